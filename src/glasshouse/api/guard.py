@@ -189,15 +189,18 @@ def with_behaviour(
     """
     if not outcome.fits:
         return outcome
+    # Statistics may be missing from what was received: everything else must be there.
     load(network, tensors, partial=all(map(is_statistic, network.state_dict().keys() - tensors.keys())))
     own = Own(inputs=data[0], targets=data[1])
     honest = HonestRanges.of(network, own) if honest is None else honest
+    # Two rounds on the same examples may show together what neither shows alone.
     is_known = reference is not None and _is_whole(reference, network)
     earlier = None
     if is_known and reference is not None:
         earlier = copy.deepcopy(network)
         load(earlier, reference)
     judged = inspect_in_modes(network, own, honest=honest, earlier=() if earlier is None else (earlier,))
+    # How well the model fits the own examples tells a model that was never trained from an honest one.
     inputs, labels = data[0][:TRIED], data[1][:TRIED]
     fits = {} if isinstance(network, TextModel) else {"": Fit.of(network, inputs, labels)}
     if fits and earlier is not None:

@@ -77,6 +77,7 @@ class Stages:
         Raises:
             BadValue: no federation could be simulated; with the parts of the first refusal.
         """
+        # Federations of equal settings are simulated once; their twins copy the record.
         groups = {g.folder: (p, g) for p in plans for g in p.groups}
         to_play = sum(not group.same_as for _, group in groups.values())
         self._remaining.expect(_expected_steps(plans, len(groups), len(controls)))
@@ -94,6 +95,7 @@ class Stages:
                 self._submit(
                     run_control, control, CONTROLS, CONTROLS, lock=control.folder, device=self.device
                 )
+            # A federation that is recorded lets its attacks begin, while others are still simulated.
             for piece, answer in self._finished():
                 if piece.label != FEDERATIONS:
                     continue

@@ -64,6 +64,7 @@ def gate(
     as_json: Json = False,
 ) -> int:
     """Guard what leaves a site: run its gate, make keys, read its log. Exit code 1: a log does not verify."""
+    # Reading a log needs no policy, only the key that signed it.
     if deed in (Deed.report, Deed.verify, Deed.head):
         checked = _verified(deed, log, key or public_path(_key_path(policy)), kept_head)
         return _read(deed, checked, policy, page, as_json=as_json)
@@ -82,6 +83,7 @@ def gate(
         return 0
     if not to:
         raise BadValue("glasshouse gate run", needs="the server's address", got="none", fix="--to HOST:PORT")
+    # A gate takes those of the ends that it knows: FLARE's has no port.
     ends = {
         "listen": listen, "to": to, "certificate": certificate, "root_certificates": root_certificates,
         "insecure": insecure,

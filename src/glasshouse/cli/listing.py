@@ -56,6 +56,7 @@ def show(
     if preset and not groups and not as_json:
         say(preset)
         return 0
+    # A name may stand for several things, a preset and an attack: all are shown.
     if not groups and not preset:
         everything = tuple(n for g in GROUPS for n in names(g)) + presets()
         raise UnknownName(

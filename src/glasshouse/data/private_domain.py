@@ -105,9 +105,11 @@ def deal_classes(
     _check(source, want, shifts, other)
     inputs, labels = _pool(source, split)
     classes = _classes(source, want, labels, rng.child("classes"))
+    # Private classes are numbered anew, so that a number does not say which of all it is.
     new = torch.full((source.classes,), -1)
     new[torch.tensor(classes)] = torch.arange(len(classes))
     private, sensitive, heldout, shifted = _rows(labels, classes, want, halves=other is None, rng=rng)
+    # Order is drawn anew for each part: it would otherwise pair public images with private ones.
     sensitive = sensitive[torch.randperm(len(sensitive), generator=rng.child("sensitive").torch())]
     sensitive = sensitive[: want.sensitive or None]
     shifted_images = Batch(inputs=inputs[shifted], labels=labels[shifted])

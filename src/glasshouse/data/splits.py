@@ -125,16 +125,19 @@ def deal(
     """
     _check(source, wants)
     pool = _pool(source, wants)
+    # A content (equal pixels) or key (a person) belongs to the first role that draws it, and to no other.
     owner = torch.full((int(pool.content.max()) + 1,), -1)
     keys = pool.label if by == "label" else pool.content
     key_owner = torch.full((int(keys.max()) + 1,), -1)
     batches: dict[Role, Batch] = {}
     duplicates: dict[Role, int] = {}
     used_rows = torch.zeros(len(pool.row), dtype=torch.bool)
+    # Roles without a size take what is left, so they come last.
     for role in sorted(wants, key=lambda r: (wants[r].size is None, ROLES.index(r))):
         number = ROLES.index(role)
         free = _eligible(pool, wants[role]) & ~used_rows
         available = free & ((owner[pool.content] == -1) | (owner[pool.content] == number))
+        # Images that only their copy in another role keeps out are counted for the page.
         duplicates[role] = int((free & ~available).sum())
         available &= (key_owner[keys] == -1) | (key_owner[keys] == number)
         index = _choose(available.nonzero().squeeze(1), keys, wants[role].size, rng.child(f"deal/{role}"))
@@ -144,6 +147,7 @@ def deal(
         owner[pool.content[index]] = number
         key_owner[keys[index]] = number
         batches[role] = pool.batch(index)
+    # Further held-out images come from what every role left.
     further = None
     if spare and "heldout" in wants:
         free = _eligible(pool, wants["heldout"]) & ~used_rows & (owner[pool.content] == -1)

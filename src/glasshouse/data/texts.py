@@ -61,6 +61,7 @@ def tokenized(texts: Texts, tokenizer: Tokenizer, *, length: int) -> DataSource:
         subject = f"data '{texts.name}', split '{split}'"
         check_count(len(sentences), limits.EXAMPLES, "sentences", name=texts.name)
         encoded = tokenizer.encode(sentences)
+        # A sentence without a token cannot be a victim, nor be guessed.
         nonempty = np.array([bool(tokens) for tokens in encoded], dtype=bool)
         if not nonempty.any():
             raise BadFile(

@@ -118,11 +118,13 @@ def _meanings(body: Mapping[str, Any], signed: Mapping[str, Any], run: Path) -> 
     ):
         now = asdict(_plan(path))
         before = planned.get(now["name"], {})
+        # What was planned before the truth was opened must be what was judged.
         for kind in ("scenario", "policy", "seed", "attack_seed"):
             name = f"{kind} of {now['name']}, as stamped before the truth was made"
             yield _equal(name, before.get(kind) == now[kind], "another one now")
     yield _equal("audit of the stamp", stamp.audit == signed.get("audit"), "the stamp of another audit")
     result = read_result(run / "result.json")
+    # The statement is made anew from the run: whatever was signed must follow from it.
     again = statement(run, when=str(signed.get("attested")))
     verdicts = outcome(result)
     stated = {name: body["predicate"].get(name) for name in verdicts}

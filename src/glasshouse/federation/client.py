@@ -163,18 +163,18 @@ class LocalTraining:
         before = {name: p.detach().clone() for name, p in parameters.items()}
         statistics = {name: t.clone() for name, t in running_statistics(model).items()}
         sign = -1.0 if ascend else 1.0
-        optimizer, random = (
-            self.stepper(parameters.values()),
-            self.dropout or self.training.mode == "training",
-        )
+        optimizer = self.stepper(parameters.values())
+        random = self.dropout or self.training.mode == "training"
         order: list[Tensor] = []
         slope: dict[str, Tensor] = {}
+        # Dropout draws from the global generator, which is set back afterwards.
         with torch.random.fork_rng(devices=[], enabled=random):
             if random:
                 torch.manual_seed(rng.child("dropout").seed())
             for rows in self.schedule(len(data), rng=rng.child("order")):
                 slope = self.slope(model, data.pick(rows), parameters, before, sign=sign)
                 order.append(rows)
+                # A gradient is sent as it is: no step is taken.
                 if self.kind == "gradient":
                     continue
                 for name, p in parameters.items():
@@ -183,6 +183,7 @@ class LocalTraining:
                 optimizer.step()
                 optimizer.zero_grad()
         sent = slope if self.kind == "gradient" else self.changed(parameters, before)
+        # Only statistics that training moved are news to the server.
         buffers = {n: t for n, t in running_statistics(model).items() if not torch.equal(t, statistics[n])}
         trained = Trained(
             tensors=map_tensors(sent, Tensor.cpu),

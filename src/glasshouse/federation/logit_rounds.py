@@ -66,6 +66,7 @@ class Scheme(Protocol):
         server.model.load_state_dict(dict(setting.start))
         clients = Clients(setting, scheme, recorder, rng=rng.child("clients"))
         uploads = []
+        # Before round 0 everybody learns alone and uploads once: there is no consensus yet.
         for number, client in enumerate(clients.learners):
             stream = rng.child(f"prepare/{number}")
             epochs = scheme.prepare(client, public, rng=stream.child("public"))
@@ -77,6 +78,7 @@ class Scheme(Protocol):
             broadcast = Broadcast(round=t, architecture=terms.architecture, tensors={"logits": consensus})
             recorder.prepare(broadcast)
             recorder.broadcast(broadcast)
+            # All learn from the same consensus, so that no upload of this round may enter it.
             uploads, epochs_each = [], []
             for number, client in enumerate(clients.learners):
                 learning = stream.child(f"client/{number}").child("public")
@@ -84,6 +86,8 @@ class Scheme(Protocol):
                     scheme.learn(client, public, consensus, clients=terms.clients, rng=learning)
                 )
             scheme.serve(server, public, consensus, rng=stream.child("server"))
+            # What the server's own model says of the public images is what it knows without this round's
+            # uploads.
             model = {f"model.{name}": tensor for name, tensor in server.state().items()}
             recorder.own(t + 1, {"logits": server.logits(public.inputs), **model})
             for number, epochs in enumerate(epochs_each):

@@ -135,6 +135,7 @@ def one_round(
         bound=float(options.get("sum_bound", 1.0)),
     )
     server.known.clear()
+    # Clients to whom nothing happens one by one are a single gradient.
     if clients.pool is not None and not isinstance(rule, Screening) and clients.pool.takes(requests):
         for joint in clients.pool.sums(requests):
             for client, trained in zip(joint.clients, joint.trained, strict=True):
@@ -148,6 +149,7 @@ def one_round(
         sized = setting.terms.weighting == "size"
         weight, entering = float(update.examples) if sized else 1.0, update
         if isinstance(rule, Screening):
+            # A server that clips weighs all alike, else its noise would cover a large client less.
             weight, entering = 1.0, rule.admit(update)
         total.add(entering, weight=weight, rng=request.rng.child("quantise"))
     if not total.answered:
@@ -155,6 +157,7 @@ def one_round(
     aggregate = total.close()
     if isinstance(rule, Screening):
         aggregate = rule.release(aggregate, rng=rng.child("server"))
+    # Under a secure sum this is the first thing that the server sees of the round.
     if hidden:
         recorder.aggregate(aggregate)
     return aggregate

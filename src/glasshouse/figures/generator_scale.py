@@ -123,6 +123,7 @@ def _row(
         return [f"not determined: {error.got}"] + [""] * (len(COLUMNS) - 2)
     if quoted is not None:
         by_source["quoted null"] = quoted
+    # The attack stands between the strongest null and the generator's own ceiling.
     sign = 1 if metric.higher_leaks else -1
     means = {which: float(_means(every).mean()) for which, every in by_source.items()}
     strongest = max((which for which in NULLS if which in means), key=lambda which: sign * means[which])

@@ -213,6 +213,7 @@ class TreeEnsemble:
                 continue
             lower, upper = bounds.pop(node)
             left, right = int(nodes.left[node]), int(nodes.right[node])
+            # A category is an entry that is 0 or 1: to close it is to keep it below a half.
             if node in nodes.categories:
                 asked = nodes.categories[node]
                 for side, child in ((False, left), (True, right)):
@@ -220,12 +221,15 @@ class TreeEnsemble:
                     closed[[] if asked is None else asked.closed(right=side)] = 0.5
                     bounds[child] = lower, np.minimum(upper, closed)
             else:
+                # Boxes are half open: where a row may equal the threshold on the left, the cut is the next
+                # number.
                 cut = float(nodes.threshold[node])
                 cut = cut if self.strict else float(np.nextafter(cut, np.inf))
                 below, above = upper.copy(), lower.copy()
                 below[feature], above[feature] = min(upper[feature], cut), max(lower[feature], cut)
                 bounds[left], bounds[right] = (lower, below), (above, upper)
             waiting += [left, right]
+        # What is left are the boxes of leaves: those of inner nodes were taken out on the way.
         leaves = np.array(sorted(bounds), dtype=np.int64)
         lowest = np.stack([bounds[int(leaf)][0] for leaf in leaves])
         return leaves, lowest, np.stack([bounds[int(leaf)][1] for leaf in leaves])

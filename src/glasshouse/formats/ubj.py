@@ -98,6 +98,7 @@ class _Reader:
             of, kind = self.take(1), self.take(1)
         if kind == b"#":
             length = self.count()
+            # Numbers of one type are one block of bytes: trees consist of them.
             if of in NUMBERS:
                 code = np.dtype(NUMBERS[of])
                 parts = np.frombuffer(self.take(code.itemsize * length), code)
@@ -106,6 +107,7 @@ class _Reader:
                     raise bad(SUBJECT, f"at most {NODES:,} finite numbers", "more, or one that is not finite")
                 return parts.tolist()  # type: ignore[no-any-return]  # numpy's tolist() has no type
             return [self.value(of or self.take(1), depth + 1) for _ in range(length)]
+        # Without a length there is no type: each value says its own, until the bracket.
         if of:
             raise bad(SUBJECT, "a length behind a type", repr(kind))
         values = []

@@ -114,10 +114,13 @@ def summarize(entries: Iterable[Mapping[str, Any]], policy: Policy | None = None
             continue
         job = jobs.setdefault(entry["run"], Job(run=entry["run"], first=entry["time"]))
         job.app, job.last = entry["app"] or job.app, entry["time"]
+        # What arrives costs no privacy; it is listed for the rules that it broke.
         if event == "in":
             job.kept_out.update(entry["rules"])
             continue
         _count(job, entry)
+        # Every release counts, also one that was only observed: without the gate's own noise it has no finite
+        # ε, and one such release leaves its data set without any.
         if entry["tensors"] and entry["action"] in (*LEFT, "observed"):
             dataset, mu_squared = entry["dataset"], entry["mu_squared"]
             releases[dataset] += 1
@@ -125,6 +128,7 @@ def summarize(entries: Iterable[Mapping[str, Any]], policy: Policy | None = None
             bare[dataset] += is_bare
             total[dataset] += 0 if is_bare else mu_squared
             bits[dataset] += entry["measures"].get("bits", 0.0)
+    # Gaussian releases add up in μ², and become an ε once, at the end.
     mechanism = policy.out.mechanism if policy else None
     delta = mechanism.delta if mechanism else 1e-5
     for job in jobs.values():

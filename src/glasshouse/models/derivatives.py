@@ -38,6 +38,7 @@ def _find_fault(architecture: Architecture, trained: str, *, twice: bool) -> Fau
         fix = "leave what clients train with requires_grad = True"
         return "parameters that can be trained", "requires_grad = False for all of them", fix
     example = inputs.probes(4, torch.Generator().manual_seed(0))[:1]
+    # Matching differentiates the gradient again, by the pixels; what is not continuous has no such slope.
     example = example.requires_grad_() if inputs.continuous and twice else example
     outputs = model(example)
     if not outputs.isfinite().all():

@@ -76,6 +76,7 @@ def fit(
             got=f"{len(batch)} examples, {len(trained)} trainable tensors", fix="check data and model",
         )  # fmt: skip
     optimizer = _optimizer(trained, recipe)
+    # Whatever was trained before an interruption is not trained again.
     losses = _resume(model, optimizer, checkpoint)
     was_training = model.training
     if recipe.channels_last:
@@ -84,6 +85,7 @@ def fit(
     for epoch in track(range(len(losses), recipe.epochs), label):
         stream = rng.child(f"epoch/{epoch}")
         losses.append(_epoch(model, batch, recipe, optimizer, perturb=perturb, epoch=epoch, rng=stream))
+        # A diverged training is said at once: all that follows would be NaN.
         if not math.isfinite(losses[-1]):
             raise Undefined(
                 label,
@@ -159,6 +161,7 @@ def _epoch(
     for step, index in enumerate(parts):
         for group in optimizer.param_groups:
             group["lr"] = recipe.rate((epoch + step / len(parts)) / recipe.epochs)
+        # Augmentation draws on the CPU, so that a device changes no picture.
         inputs = _augment(batch.inputs[index.to(batch.inputs.device)], recipe, draws).to(device)
         labels = batch.labels[index.to(batch.labels.device)].to(device)
         if recipe.channels_last:
@@ -167,6 +170,7 @@ def _epoch(
             if perturb is not None:
                 inputs = perturb(model, inputs, labels, noise)
             outputs = model(inputs)
+        # Half precision is for the layers; the loss is taken in full.
         loss = task_of(model).loss(outputs.float(), labels, inputs)
         descend(optimizer, loss)
         total += loss.detach().to(total.dtype) * len(index)

@@ -33,6 +33,7 @@ def read_arrays(path: Path, *, subject: str, fix: str) -> dict[str, NDArray[Any]
         with zipfile.ZipFile(path) as archive:
             parts = archive.infolist()
             total = sum(part.file_size for part in parts)
+            # Sizes are judged by headers, before anything is unpacked: a few bytes may claim gigabytes.
             check_unpacked(path.stat().st_size, total, subject=subject)
             for part in parts:
                 name = part.filename.removesuffix(".npy")

@@ -102,6 +102,7 @@ def _joined(parts: Sequence[Path], *, subject: str) -> Mapping[str, Tensor]:
 def _read_file(path: Path) -> Mapping[str, Tensor]:
     """The tensors of one file."""
     subject = f"file '{path}'"
+    # The first bytes decide what the file is; its suffix is only a hint.
     refuse_foreign(path, subject=subject)
     if path.suffix == ".safetensors" or _is_safetensors(path):
         _check_weights(path.stat().st_size, subject=subject)
@@ -113,6 +114,7 @@ def _read_file(path: Path) -> Mapping[str, Tensor]:
     if path.suffix == ".npz":
         return _from_arrays(path, subject)
     content: Any = _unpickled(path, size, subject)
+    # Training loops put the weights beside optimizer and epoch, at times twice over.
     for wrapper in _WRAPPERS:
         if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
             content = content[wrapper]

@@ -262,6 +262,7 @@ def _faults(exhibit: Exhibit) -> Iterator[str]:
     elif exhibit.kind == "table":
         if any(len(row) != len(data.get("columns", ())) for row in data.get("rows", ())):
             yield "a row has more or fewer cells than there are columns"
+    # What is left are drawings.
     elif not data.get("series"):
         yield "no series"
     elif exhibit.kind == "lines":

@@ -90,6 +90,8 @@ def _check(
 ) -> Suite:
     is_suite = "scenarios" in raw
     entries, raws, problems = _suite(raw, name) if is_suite else ([Entry(use=name)], [("", raw)], [])
+    # Values come in this order: the file's, those of the capture, those of --set; all problems are told at
+    # once.
     problems += [p for where, one in raws for p in _fill(one, captured, where)]
     problems += _set_all(raws, entries, sets)
     if captured:
@@ -100,6 +102,7 @@ def _check(
             p for (where, one), file in zip(raws, files, strict=True) for p in _alone(one, file, where)
         ]
     members = []
+    # Attacks are chosen before metrics are: which metrics apply follows from the claims.
     for (prefix, one), entry in zip(raws, entries, strict=True):
         if choose is not None:
             problems += [replace(p, path=prefix + p.path) for p in fill_attacks(one, choose)]
@@ -169,6 +172,8 @@ def _suite(raw: dict[str, Any], name: str) -> tuple[list[Entry], list[_Raw], lis
     except ValidationError as error:
         raise BadScenario(f"suite '{name}'", found_problems(error, SuiteFile)) from error
     entries, raws, problems = [], [], []
+    # Files are named relative to the suite's own place; one that cannot be read leaves the others to be
+    # checked.
     folder = Path(name).parent if name.endswith(".toml") else Path()
     for i, entry in enumerate(suite.scenarios):
         path = f"scenarios[{i}]"
@@ -241,6 +246,7 @@ def _set_all(raws: list[_Raw], entries: list[Entry], sets: Sequence[str]) -> lis
         except PathError as error:
             problems.append(error.problem)
             continue
+        # A plain path is set in every scenario of a suite, scenarios.NAME.path in some.
         targets = [raw for _, raw in raws]
         if parts[0] == "scenarios" and len(parts) > 2:
             targets = [
@@ -258,6 +264,7 @@ def _set_all(raws: list[_Raw], entries: list[Entry], sets: Sequence[str]) -> lis
                 assign(raw, path, value)
             except PathError as error:
                 failed.append(error.problem)
+        # A key may exist in some scenarios only: it is wrong if it fits nowhere.
         if targets and len(failed) == len(targets):
             problems += failed[:1]
     return problems

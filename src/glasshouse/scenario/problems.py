@@ -59,6 +59,7 @@ def condition(schema: Schema, root: Schema) -> str:
     """A JSON schema's condition in words: ``an int >= 1``, ``one of iid, dirichlet``."""
     if "description" in schema and "type" not in schema and "$ref" not in schema:
         return str(schema["description"])
+    # A plug-in may be written as its name alone.
     if "$ref" in schema:
         present = {"arguments", "use"} & _deref(schema, root).get("properties", {}).keys()
         return "a name, or a table with one" if present else "a table"
@@ -75,6 +76,7 @@ def condition(schema: Schema, root: Schema) -> str:
         return "text of letters, digits, '.', '_' and '-'"
     if schema.get("minLength"):
         return "text that is not empty"
+    # What is left is a plain value with its bounds.
     limits = " and ".join(f"{sign} {schema[key]:g}" for key, sign in _LIMITS.items() if key in schema)
     return " ".join(filter(None, [_TYPES.get(str(schema.get("type")), "a value"), limits]))
 

@@ -170,6 +170,7 @@ def _start(scenario: Scenario) -> Iterator[Problem]:
 
 def _domains(scenario: Scenario) -> Iterator[Problem]:
     domains, federation, logits = scenario.data.domains, scenario.federation, _shares_logits(scenario)
+    # Logits are shared on public classes: somebody must hold the others.
     if logits and not domains.targets:
         needs = f"at least 1 under {federation.protocol}, which shares logits on public data"
         hint = '[data.domains] targets = 4, shifts = ["lower_half_mask"]'
@@ -183,9 +184,11 @@ def _domains(scenario: Scenario) -> Iterator[Problem]:
     if domains.hidden and (len(domains.hidden) != 2 or domains.hidden[0] >= domains.hidden[1]):
         needs = "two shares of the height, the first below the second"
         yield unmet("data.domains.hidden", needs, hint="the lower half is [0.5, 1.0]")
+    # The two ways to name who is private must agree.
     private = len(scenario.data.private_classes)
     if private and domains.targets not in (0, private):
         yield unmet("data.domains.targets", f"{private}, the number of data.private_classes")
+    # An ε needs the number of passes over the data in advance.
     for i, defense in enumerate(scenario.defenses):
         if logits and "epsilon" in defense.arguments and defense.name == "dp_sgd":
             needs = f"noise_multiplier instead: the rounds of {federation.protocol} differ in their passes"
@@ -224,6 +227,7 @@ def _audit(scenario: Scenario) -> Iterator[Problem]:
         if not -rounds <= number < rounds:
             yield unmet(f"audit.rounds[{i}]", f"a round from {-rounds} to {rounds - 1}")
     yield from _kept(scenario.federation, logits=_shares_logits(scenario))
+    # A limit on a metric that nobody measures would hold for ever.
     names = tuple(metric.label or metric.name for metric in audit.metrics)
     for name in scenario.policy.max_gain:
         if name not in names:
@@ -231,6 +235,7 @@ def _audit(scenario: Scenario) -> Iterator[Problem]:
             yield unmet(path, "a metric that audit.metrics asks for", got=f"'{name}'", hint=hint)
     if scenario.policy.min_accuracy is not None:
         yield from _measurable(scenario)
+    # Utility and distractors are taken from the held-out examples.
     if audit.utility and not scenario.data.heldout:
         hint = "give a number, or set audit.utility = false"
         yield unmet("data.heldout", "images to measure utility on", hint=hint)
@@ -244,6 +249,7 @@ def _audit(scenario: Scenario) -> Iterator[Problem]:
             got='"example"',
             hint="leave it out; docs/flower.md has the canary client",
         )
+    # What is named in results needs a name of its own.
     labels = tuple(a.label or a.name for a in scenario.attacks)
     if audit.contrast and (audit.contrast not in labels or len(labels) < 2):
         needs = f"one of several attacks: {', '.join(labels)}"

@@ -102,6 +102,7 @@ class AttackContract:
             assert bool(one.isfinite().all())
             assert torch.equal(one, two)
             assert searched.noise >= 0
+            # Several searches at once must not be other searches.
             if isinstance(attack, SearchingTogether):
                 rngs = [Rng.root(0, salt="contract")] * 2
                 for other in attack.objectives((view, view), rngs=rngs):

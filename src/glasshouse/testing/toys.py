@@ -102,6 +102,7 @@ def toy(
         >>> view.single(subject="example")[1].examples
         4
     """
+    # One kind of example, with the task that is usual for it.
     rng = Rng.root(seed, salt="toy")
     total = clients * examples
     draws = rng.child("data").torch()
@@ -121,6 +122,7 @@ def toy(
         lengths = torch.randint(3, PLACES - 1, (total,), generator=draws).tolist()
         inputs = random_sentences(lengths, vocabulary, draws, places=PLACES)
     classes = CLASSES if array is None and table is None else 2
+    # One shard per client, and a federation as the simulation would set it up.
     private = Batch(inputs=inputs, labels=torch.randint(classes, (total,), generator=draws))
     architecture = Architecture(name=model, inputs=kind, task=task or usual, arguments=arguments or {})
     sends = "gradient" if protocol in ("fedsgd", "transfer") else "delta"

@@ -434,6 +434,7 @@ def read_grants(folder: Path, *, task: Task | None = None) -> Grants:
     def place(name: str) -> Path:
         return plain_file(folder, f"{name}.safetensors", subject=subject)
 
+    # A file is opened only if the grants say that it is there.
     batches = {n: described.batch_of(place(n)) for n in ("auxiliary", "challenge") if n in stated.given}
     labels: dict[tuple[int, int], Tensor] = {}
     if "labels" in stated.given:

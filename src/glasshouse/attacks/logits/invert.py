@@ -96,6 +96,7 @@ def invert_queries(tasks: Sequence[Task]) -> list[Tensor]:
     optimizer = torch.optim.Adam(
         net.parameters(), lr=how.learning_rate, weight_decay=how.weight_decay, fused=fused
     )
+    # One network per task goes on from round to round: later logits refine what earlier ones showed.
     images_by_round = []
     for number in range(len(first.vectors)):
         vectors = torch.stack([task.vectors[number] for task in tasks])

@@ -300,6 +300,7 @@ def replicas(views: Sequence[View], *, subject: str) -> list[Replica]:
                 fix="choose an attack on logits, or a protocol that sends parameters",
             )
         check_finite(update.tensors, subject=f"{subject}: update of {where}")
+        # Clients of one round were sent one model: it is built once for all of them.
         model = next((one.model for other, one in every if _is_same(broadcast, other)), None)
         model = rebuild(broadcast) if model is None else model
         parameters = dict(model.named_parameters())
@@ -312,6 +313,7 @@ def replicas(views: Sequence[View], *, subject: str) -> list[Replica]:
                 fix="pair every update with the broadcast that it answers",
             )
         device = device_of(broadcast.tensors)
+        # How the model normalises its inputs says where the images lie in pixels.
         scale, shift = normalization(model, broadcast.architecture.input_shape, device=device)
         received = {name: parameters[name].detach() for name in update.tensors}
         one = Replica(

@@ -92,6 +92,8 @@ def minimize(
         descent = float(slope @ step)
         if descent > -1e-12:
             break
+        # Without curvature yet the first step has length 1 at most; later Newton's length mostly fits at
+        # once.
         length = 1.0 if pairs else min(1.0, 1.0 / float(slope.norm()))
         new, new_value, new_slope = x, value, slope
         for _ in range(20):
@@ -103,6 +105,7 @@ def minimize(
         else:
             break
         moved, bent = new - x, new_slope - slope
+        # A pair along which the slope hardly changes would blow the next step up.
         curve = float(moved @ bent)
         if curve > 1e-10 * float(bent @ bent):
             pairs.append((moved, bent, curve))
@@ -151,6 +154,7 @@ def fit_sgd(
     """
     _check(updates, labels, 1.0)
     mean, std = standardize(updates)
+    # In place, and undone at the end: these are hundreds of megabytes.
     heldout[0].sub_(mean).div_(std)
     z = updates.shape[1]
     bound = z**-0.5
@@ -167,6 +171,7 @@ def fit_sgd(
             w.sub_(error @ x, alpha=learning_rate / len(rows))
             c -= learning_rate * float(error.mean())
         accuracy = float(((heldout[0] @ w + c > 0) == heldout[1]).float().mean())
+        # The epoch is chosen on the test part, as the authors do.
         if accuracy > best[0]:
             best = (accuracy, w.clone(), c)
     heldout[0].mul_(std).add_(mean)

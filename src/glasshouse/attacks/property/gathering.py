@@ -176,11 +176,13 @@ class Maker:
         """Coordinates and detector of every feature of a round, and the feature of the held-out clients."""
         method, stream, names = self.method, self.rng.child(f"round/{one.round}"), model.state_dict().keys()
         model.load_state_dict({n: t for n, t in one.broadcast.tensors.items() if n in names})
+        # Whoever holds few examples gathers from few: the pool bounds what the shadows are made of.
         if 0 < method.pool < len(rows):
             order = torch.randperm(len(rows), generator=stream.child("pool").torch())
             rows = rows[order[: method.pool]]
         count = method.pairs - method.held_pairs
         fresh = self._pairs(rows, count=count, rng=stream.child("pairs"))
+        # The discriminant is exact for the mean of a round and needs no shadow clients.
         if method.detector == "discriminant":
             terms, how, rng = self.view.terms, method.shrinkage, stream.child("discriminant")
             found = fit_discriminant(model, terms, fresh, heldout, shrinkage=how, round=one.round, rng=rng)
@@ -190,6 +192,7 @@ class Maker:
         shadow_updates = shadow_pairs(model, self.view, pairs, round=one.round, rng=rng)
         train, labels = shadow_updates[: 2 * count], torch.arange(2 * count) >= count
         test = shadow_updates[2 * count :]
+        # Each part of the update has a detector of its own, as in the paper.
         for k, place in enumerate(torch.arange(shadow_updates.shape[1]).chunk(method.features)):
             part = slice(int(place[0]), int(place[-1]) + 1)
             detector = self._fitted(train[:, part], labels, test[:, part], rng=stream.child(f"detector/{k}"))

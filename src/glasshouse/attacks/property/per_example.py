@@ -196,6 +196,8 @@ def _taps(
 
     dropout = LocalTraining.of(terms, round=0).dropout
     model.train(dropout)
+    # One pass over the pool, with the layers' inputs and slopes kept: gradients of single examples follow
+    # from them.
     with ExitStack() as hooks, torch.random.fork_rng(devices=[], enabled=dropout):
         for name, layer in layers.items():
             hooks.enter_context(layer.register_forward_hook(partial(note, name)))

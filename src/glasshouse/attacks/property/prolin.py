@@ -205,6 +205,7 @@ def solve(problem: Problem, x: Floats, tau: Floats, *, iterations: int) -> Solut
     count, features = len(problem.starts), x.shape[1]
     x, tau = x.copy(), tau.copy()
     margin = EDGE if problem.variant == "paper" else 0.0
+    # All prefixes are solved side by side, as blocks of one vector.
     for_x = MTAdam(x.size, 3, problem.starts * features)
     for_tau = MTAdam(tau.size, 1, np.arange(count) * (tau.size // count))
     best, stale = np.full(count, np.inf), np.zeros(count, dtype=np.int64)
@@ -214,6 +215,7 @@ def solve(problem: Problem, x: Floats, tau: Floats, *, iterations: int) -> Solut
         x -= for_x.step(by_x.reshape(3, -1)).reshape(x.shape)
         tau -= for_tau.step(by_tau[None])
         np.clip(tau, margin, 1 - margin, out=tau)
+        # A prefix that has made no progress for a while keeps its best values; the others go on.
         better = active & (total < best - PROGRESS)
         stale = np.where(better, 0, stale + 1)
         best = np.where(better, total, best)

@@ -163,6 +163,7 @@ def _extend(
     hidden = model.embed(tokens[:, None], places)
     query, key, value = (x[:, :, 0] for x in block.project(block.attended(hidden), places))
     extensions: list[tuple[Tensor, Tensor, Tensor]] = []
+    # Every prefix meets every token: in pieces, as their product outgrows the memory.
     step = max(1, PAIRS.get(tokens.device.type, PAIRS["cpu"]) // len(prefixes.tokens))
     for start in range(0, len(tokens), step):
         some = slice(start, start + step)
@@ -173,6 +174,7 @@ def _extend(
             indexing="ij",
         )
         parent, token = parent.flatten(), token.flatten()
+        # A cheap look first: most extensions leave the span within one head.
         if found is not None:
             inside = found.may_hold(heads.flatten(1), limits.least)
             parent, token, heads = parent[inside], token[inside], heads[inside]
@@ -180,6 +182,7 @@ def _extend(
         inside, distances = after.inside(ahead, limits.least)
         extensions.append((parent[inside], token[inside], distances))
     parent, token, distance = (torch.cat(parts) for parts in zip(*extensions, strict=True))
+    # Prefixes compete by the distance of all their tokens so far.
     total = prefixes.distances[parent] + distance
     best = total.argsort()[: limits.beam]
     parent, token = parent[best], token[best]

@@ -121,6 +121,7 @@ def assemble(
     first = 1 if marks.start >= 0 else 0
     solutions: dict[tuple[int, ...], Found] = {}
     for _ in range(ROUNDS):
+        # A sentence may end wherever its end mark is a candidate, if every place before has one.
         for end in ends:
             if not all(len(tokens) for tokens in inner[1:end]):
                 continue
@@ -131,6 +132,7 @@ def assemble(
                 solutions[one.tokens] = one
         if len(solutions) >= sentences:
             break
+    # Noise moves all true sentences alike: what lies much further than the nearest fits by chance.
     nearest = min((one.distance for one in solutions.values()), default=0.0)
     near = [one for one in solutions.values() if one.distance <= MISS * nearest]
     return sorted(near, key=lambda one: one.distance)

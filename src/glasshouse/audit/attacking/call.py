@@ -128,11 +128,13 @@ def run_attack(task: AttackTask) -> str:
     refusal = find_refusal(attack, task.attack, task.threat, side.grants, side.transcript.terms)
     started = time.process_time()
     outcome = Outcome(refusal=refusal)
+    # What cannot apply is refused before it costs anything.
     if refusal is None:
         with collect_notes() as notes, collect_losses() as losses:
             answer = _call(task, attack, side)
         seconds = time.process_time() - started
         claims, refusal = ((), answer) if isinstance(answer, Refusal) else (answer, None)
+        # The same attack without any upload is a null adversary for its own claims.
         blind = _uninformed(task, attack, side, claims) if task.uninformed else ()
         if isinstance(blind, Refusal):
             notes.append(f"without uploads it made no claim: {blind.got}")

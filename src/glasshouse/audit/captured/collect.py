@@ -50,6 +50,7 @@ def collect(capture: Path, folders: Sequence[Path]) -> Truth:
     normalize = dict(network.named_children()).get("normalize")
     pool: dict[str, tuple[int, Tensor, Tensor]] = {}
     examples: dict[tuple[int, int], Used] = {}
+    # Every client's recording is one stretch of training: which round it was, and who, is settled first.
     records = [one for folder in folders for one in read_recorded(folder)]
     for one in records:
         if one.node not in clients:
@@ -60,18 +61,21 @@ def collect(capture: Path, folders: Sequence[Path]) -> Truth:
                 fix="give the folders of the clients of this run",
             )
         key = one.round, clients[one.node]
+        # Where messages state no round, the turns of a client are counted off.
         if one.counted:
             key = _turn(transcript, one, clients[one.node]), clients[one.node]
         steps: list[tuple[int, ...]] = []
         if terms.sends == "document":
             examples[key] = Used(steps=people_behind(one, architecture, pool), behaviour="honest")
             continue
+        # An example is stored once, however often it was trained on: steps hold its row.
         for batch in one.steps:
             inputs = _shaped(batch.inputs, architecture.input_shape)
             inputs = inputs if one.pixels else _without(normalize, inputs)
             labels = targets_of(batch.labels, len(inputs), architecture.task)
             pairs = zip(_examples(inputs, architecture), labels, strict=True)
             steps.append(tuple(_row(example, label, pool) for example, label in pairs))
+        # What training led to, before any defence, shows later whether the declared terms are the real ones.
         if (result := _named(one.sent, network, apart)) is not None:
             write_tensors(sent_file(capture, *key), result)
         examples[key] = Used(steps=tuple(steps), behaviour="honest")
@@ -90,6 +94,7 @@ def collect(capture: Path, folders: Sequence[Path]) -> Truth:
         used=dict(sorted(examples.items())),
     )
     write_truth(truth, capture / "truth")
+    # Now that there is a truth, terms that nobody declared can be fitted to it.
     for sentence in repair(capture, records, truth):
         _LOG.warning("%s", sentence)
     return truth

@@ -120,6 +120,7 @@ def correct(capture: Path, sets: Sequence[str]) -> None:
             path, value = split_assignment(text)
             key = path.removeprefix("federation.")
             table = key.partition(".")[0]
+            # What the capture saw itself is no matter of opinion.
             if table not in _OPEN or key in _NAMED or key == "task":
                 raise BadValue(
                     f"terms of a capture, '{key}'",
@@ -135,6 +136,7 @@ def correct(capture: Path, sets: Sequence[str]) -> None:
                 "terms of a capture", needs=problem.needs, got=problem.got, fix=problem.hint or "key=value"
             ) from error
         origins |= {key: CORRECTED} if table != "optimizer" or "." in key else _all_of("optimizer")
+    # Nothing is written before the whole is known to be readable.
     stated = {key: value for key, value in raw.items() if key != "format"}
     try:
         after = described.terms_of(stated, folder=place.parent, trust_factory=True)
@@ -161,6 +163,8 @@ def repair(capture: Path, records: Sequence[Recorded], truth: Truth) -> tuple[st
         return ()
     said, changed = [], {}
     for key, value in _seen(records).items():
+        # What was only assumed gives way to what a test client did; what somebody stated is contradicted in
+        # words, and stays.
         now = _value_of(terms, key)
         if now == value:
             origins[key] = TESTED if origins.get(key, ASSUMED) == ASSUMED else origins[key]
@@ -173,11 +177,13 @@ def repair(capture: Path, records: Sequence[Recorded], truth: Truth) -> tuple[st
                 f"glasshouse terms CAPTURE --set {key}={value}"
             )
     said += [f"how a test client steps is not read: {why}" for why in _unread(records)]
+    # Only terms that may be assumed are written again; the rest of the file is as it was captured.
     after = with_values(terms, changed)
     raw = read_json(folder / "terms.json", most=limits.JSON_BYTES)
     raw |= {key: getattr(after, key) for key in ("batch_size", "local_epochs", "learning_rate")}
     raw |= {"optimizer": after.optimizer.model_dump(), "training": after.training.model_dump()}
     write_json(folder / "terms.json", raw)
+    # The number of steps was computed from batch size and epochs, and follows them.
     _count_steps_again(capture, terms, after)
     if note := _count_examples_again(capture, after, truth):
         origins[COUNTED] = note

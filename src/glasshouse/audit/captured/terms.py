@@ -185,6 +185,7 @@ def _variants(terms: Terms) -> Iterator[tuple[str, str, Terms]]:
         if mode != training.mode:
             other = training.model_copy(update={"mode": mode})
             yield f"training.mode: {mode} fits", f"training.mode={mode}", replace(terms, training=other)
+    # The usual values of loops that are found in practice; a free search would fit anything.
     for key, values in {"clip_norm": CLIPS, "proximal": PULLS}.items():
         for value in values:
             other = training.model_copy(update={key: value})

@@ -34,6 +34,7 @@ def observe_server(transcript: Transcript, traces: Mapping[int, Sequence[Trace]]
     for each in traces.values():
         for trace in each:
             by_round.setdefault(trace.update.round, []).append(trace)
+    # Noise shows where a round's updates and the model after them are both known.
     pairs = [
         (before, after, by_round[before.round])
         for before, after in zip(transcript.rounds, transcript.rounds[1:], strict=False)
@@ -50,6 +51,7 @@ def observe_server(transcript: Transcript, traces: Mapping[int, Sequence[Trace]]
         return absent(SERVER_NOISE, len(rests), floor, note)
     values = torch.cat(noisy)
     std = float(values.square().mean().sqrt())
+    # What is left may be another rule of the server's, and no noise.
     if abs(float(values.abs().mean()) / std - _GAUSSIAN_RATIO) > _LIKE_NOISE:
         note = "the server's steps are no multiple of the updates' mean, and what is left is not like noise"
         return unclear(SERVER_NOISE, len(rests), note)

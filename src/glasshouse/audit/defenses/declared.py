@@ -183,10 +183,12 @@ def _rule_size(mark: Mark, observation: Observation) -> tuple[Ruling, str]:
     """Rule on a bound: it must hold in every update, and must be reached to count as a defence."""
     assert mark.value is not None
     low, high = observation.extremes
+    # Updates that may be below the bound by chance prove nothing.
     hidden = math.isnan(high)
     if hidden or (observation.state == "unclear" and not high > mark.value * (1 + 1e-3)):
         return "cannot be told", observation.note
     blurred = _BLURRED in observation.note
+    # How far off a bound may be seen: a thousandth, or what the noise on the norm leaves open.
     width = max((observation.high - observation.low) / 2 if blurred else 0.0, 1e-3 * mark.value)
     if observation.state == "on" and abs(observation.value - mark.value) <= 2 * width:
         if observation.shows < observation.updates:
@@ -196,12 +198,14 @@ def _rule_size(mark: Mark, observation: Observation) -> tuple[Ruling, str]:
     if observation.state == "on":
         ratio = observation.value / mark.value
         return "mis-set", f"updates stop at {observation.value:.4g}, {ratio:.3g} times what was declared"
+    # Noise was added after the clip: only the norm below it can be compared.
     if blurred:
         if observation.low > mark.value:
             return "off", f"the norm under the noise is about {observation.value:.3g}"
         if observation.high < mark.value:
             return "never binds", f"the norm under the noise is about {observation.value:.3g}"
         return "cannot be told", "the norm under the noise is near the bound, but not constant"
+    # No common bound shows; single norms still tell whether this one could be in force.
     if high > mark.value * (1 + 1e-3):
         above = "all updates are" if low > mark.value * (1 + 1e-3) else "some updates are"
         return "off", f"{above} above it, up to {high:.4g}"

@@ -81,16 +81,19 @@ def observe(traces: Sequence[Trace], terms: Terms) -> dict[str, Observation]:
     largest = _ceiling("largest", traces, [trace.largest for trace in traces])
     norms = _ceiling("norm", traces, [trace.norm for trace in traces])
     tensor_norms, bits = _tensor_ceiling(traces), _grid(traces)
+    # Adam's steps have sizes of their own, which look like a clip or a grid.
     if adaptive:
         largest, tensor_norms = _undecided(largest), _undecided(tensor_norms)
         if any(trace.update.steps == 1 for trace in traces):
             norms, bits = _undecided(norms), _undecided(bits)
+    # A sign and a clip that all entries reach are the same picture.
     if bits.value == 1 and largest.state == "on":
         bits = unclear("bits", len(traces), "all entries are at the bound of the largest ones")
     zeros, total = _zeros(traces, on_grid=bits.state == "on")
     noise = _noise(traces, adaptive=adaptive, reshaped=bits.state == "on" or zeros.state != "off")
     observers = (bits, zeros, total, noise, norms, largest, tensor_norms)
     observations = {one.kind: one for one in observers}
+    # Noise is added last, and blurs what stood before it.
     if noise.state == "on":
         for kind in ("largest", "tensor_norm"):
             observations[kind] = unclear(kind, len(traces), "noise hides it")
@@ -167,11 +170,13 @@ def _sent_rounding(trace: Trace) -> float:
 def _zeros(traces: Sequence[Trace], *, on_grid: bool) -> list[Observation]:
     """Fractions of zeros that the model does not explain: per tensor, and over all entries together."""
     count = len(traces)
+    # Where no zeros were put in, as few as could go unnoticed bound the share.
     most = min((int((t == 0).sum()) + 1) / t.numel() for trace in traces for t in _large(trace, 10))
     total_most = min((_zero_count(trace) + 2) / trace.entries for trace in traces)
     note = "no zeros but those of whole rows and columns; a share of {:.2g} would not show"
     highs = {"zeros": most, "total_zeros": total_most}
     off = [absent(kind, count, high, note.format(high)) for kind, high in highs.items()]
+    # The last layer has no dead units: zeros scattered in it come from a defence.
     last = [trace for trace in traces if trace.last]
     sparse = [t for t in last if scattered_zeros(t.tensors[t.last]) > _SCATTERED and not t.rounded_away]
     if on_grid or len(last) < count:
@@ -179,6 +184,7 @@ def _zeros(traces: Sequence[Trace], *, on_grid: bool) -> list[Observation]:
         return [replace(o, state="unclear", note=note) for o in off]
     if not sparse:
         return off
+    # Either each tensor has the same share of zeros, or all entries together do; never both.
     per_tensor = _tensor_share(sparse)
     total = None if per_tensor else _total_share(sparse)
     ways = []

@@ -66,6 +66,7 @@ def start_of(
     model = models.build(architecture, rng=rng.child("model"))
     how, stream = scenario.model.pretraining, rng.child("pretraining")
     transfer = traits_of(scenario.federation.protocol).start == "features"
+    # Weights from a file are the start as they are; only a missing head is fitted.
     if scenario.model.weights is not None:
         file_tensors = models.rename_tensors(architecture, read_weights(Path(scenario.model.weights)))
         headed = _load_file(model, file_tensors, transfer=transfer)
@@ -80,6 +81,7 @@ def start_of(
     if not (transfer and how.behind == "linear"):
         models.load(model, train_publicly(model, architecture, data, how, rng=stream, device=device))
         return Start(tensors=models.state(model), public=model if transfer else None)
+    # The backbone learns behind a linear head of its own, which clients never get.
     probe = _probe(model, architecture, rng=stream)
     models.load(probe, train_publicly(probe, architecture, data, how, rng=stream, device=device))
     if how.head_epochs:

@@ -96,6 +96,7 @@ def guard_documents(
             got=f"'{documents[0]}' and '{other}'",
             fix="call it once for each kind",
         )
+    # The site's own rows, and what it sent last, say what a document would add.
     rows = how.rows()
     last = None if how.before is None else _read(how.before)
     judged = {str(path): _judge(path, rows, how, last) for path in documents}

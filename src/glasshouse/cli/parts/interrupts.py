@@ -66,6 +66,7 @@ def one_interrupt() -> Iterator[None]:
         yield
         return
     interrupts = _Interrupts()
+    # Python answers a signal between two bytecodes only: a thread is woken in any case, and ends what hangs.
     reader, writer = socket.socketpair()
     writer.setblocking(False)
     signal.signal(signal.SIGINT, interrupts.answer)
@@ -75,6 +76,7 @@ def one_interrupt() -> Iterator[None]:
     try:
         yield
     finally:
+        # After an interrupt the handler stays, so that a second one cannot tear the end apart.
         if not interrupts.noticed.is_set():
             signal.signal(signal.SIGINT, signal.default_int_handler)
             signal.set_wakeup_fd(before)

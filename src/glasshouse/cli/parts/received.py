@@ -260,6 +260,7 @@ def _print(models: dict[str, Seen]) -> None:
         table.add_row(escape(printable(name)), *numbers, str(len(one.inspection.findings)))
     console.print(table)
     for name, one in models.items():
+        # Findings come before what only helps to read them.
         for sentence in (*_forms(one), *one.inspection.findings):
             _say(console, f"{name}: {sentence}")
         if one.judged is not None:
@@ -267,6 +268,7 @@ def _print(models: dict[str, Seen]) -> None:
     for name, one in models.items():
         if "accuracy" in one.inspection.values:
             _say(console, f"{name}: {_fit(one.inspection.values)}")
+        # What was not looked at is said, as "passed" does not cover it.
         if number := int(one.inspection.values.get("unreached", 0)):
             tried = int(one.inspection.values["tried"])
             more = MORE if tried < JUDGED + SEARCHED + OTHERS else ""

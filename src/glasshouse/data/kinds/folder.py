@@ -56,8 +56,10 @@ def read_tree(
     name = f"{kind}:{where}"
     root = require_existing(where, name=name, folder=True)
     roots = split_folders(root)
+    # A link may not lead out of the folder: whoever packed it would choose what is read.
     for path in (*roots.values(), *(p for split in roots.values() for p in class_folders(split))):
         require_inside(path, root, name=name, folder=True)
+    # A class keeps its number in all splits, also where one of them lacks it.
     classes = sorted({path.name for split in roots.values() for path in class_folders(split)})
     check_count(len(classes), limits.CLASSES, "classes", name=name)
     if not classes:

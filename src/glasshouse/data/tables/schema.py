@@ -90,6 +90,7 @@ def read_schema(path: Path, *, subject: str) -> Schema:
         columns = tuple(_column(one) for one in stated.column if one.role in ("feature", "target"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadFile(f"schema '{path}'", needs="TOML", got=str(error), fix=FIX) from error
+    # The first problem is enough: a schema is a file of some lines that its owner reads anyway.
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         place = ".".join(str(part) for part in first["loc"])
@@ -102,6 +103,7 @@ def read_schema(path: Path, *, subject: str) -> Schema:
         ) from error
     targets = [one.name for one in stated.column if one.role == "target"]
     groups = [one.name for one in stated.column if one.role == "group"]
+    # A draft is a guess about somebody's data; only its owner can say that it is right.
     if not stated.confirmed:
         needs, got = "confirmed = true, by the owner of the table", "confirmed = false"
     elif len(targets) != 1 or len(groups) > 1 or len(columns) < 2:

@@ -79,6 +79,7 @@ def decode(root: str, contents: MutableMapping[str, bytes], *, release: bool = F
     head, body = _known(root, contents, names.MESSAGE)
     proto = _parse(names.ProtoMessage, body)
     decoded = Decoded(proto=proto, reached={root})
+    # A message has one content, as a child: one inside the message itself would be a second.
     if len(head.children) > 1 or proto.HasField("content"):
         raise Malformed("message")
     if not head.children:
@@ -88,6 +89,7 @@ def decode(root: str, contents: MutableMapping[str, bytes], *, release: bool = F
     if proto.HasField("error"):
         raise Malformed("content and error")
     decoded.reached.add(head.children[0])
+    # Each record has one kind, and only arrays are built of further objects.
     records = _references(*_known(head.children[0], contents, names.RECORD_DICT))
     for name, record in records.items():
         decoded.reached.add(record)
@@ -99,6 +101,7 @@ def decode(root: str, contents: MutableMapping[str, bytes], *, release: bool = F
         elif head.kind == "MetricRecord":
             _decode_metrics(name, _parse(names.RECORDS[head.kind], body), decoded)
         else:
+            # Masked vectors of SecAgg+ travel in a configuration, which is small otherwise.
             most = SECURE_BYTES if name == names.SECURE_RECORD else BODY_BYTES
             decoded.configs[name] = _parse(names.RECORDS[head.kind], body, most)
     return decoded
@@ -169,6 +172,8 @@ def _decode_arrays(
     if "" in decoded.record_of:
         raise Malformed("two records of tensors")
     decoded.record_of[""] = name
+    # Everything is checked before the first byte is joined: a chunk that two arrays share must outlive the
+    # first.
     uses: dict[str, int] = {}
     tables = {}
     for key, identity in references.items():
@@ -189,6 +194,7 @@ def _decode_arrays(
         data, is_usual = _join_chunks(chunks, contents, uses if release else {})
         array = decoded.arrays[key] = read_npy(data, table)
         header = npy_header(array)
+        # Only bytes that Flower itself would have written may be passed on unchanged.
         if is_usual and len(header) == len(data) - array.nbytes and header == data[: len(header)].tobytes():
             decoded.chunks[key] = tuple(chunks)
 
@@ -243,6 +249,7 @@ def read_npy(data: NDArray[np.uint8], table: Mapping[str, Any]) -> NDArray[Any]:
         raise Malformed("format of an array")
     (length,) = struct.unpack_from("<H", first, len(NPY))
     start = len(NPY) + 2 + length
+    # One spelling of the header is taken: numpy's own reader would evaluate a Python literal here.
     header = _HEADER.fullmatch(first[len(NPY) + 2 : start])
     if header is None:
         raise Malformed("header of an array")
@@ -251,6 +258,7 @@ def read_npy(data: NDArray[np.uint8], table: Mapping[str, Any]) -> NDArray[Any]:
     if len(shape) > DIMENSIONS:
         raise Malformed("shape of an array")
     dtype = np.dtype(descr)
+    # The table beside the array must not say something else than its bytes.
     if (table.get("shape"), table.get("dtype")) not in ((list(shape), str(dtype)), ([], "")):
         raise Malformed("two shapes or types")
     if math.prod(shape) * dtype.itemsize != len(data) - start:

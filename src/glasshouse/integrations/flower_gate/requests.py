@@ -77,6 +77,7 @@ class Nodes:
         if key not in self._nodes and len(self._nodes) >= NODES:
             raise Refused(503, "too many nodes")
         node = self._nodes.setdefault(key, Node())
+        # The server gives a node its number once; a key that comes with another one is somebody else's.
         node.headers = headers
         fields = message.DESCRIPTOR.fields_by_name
         number = message.node.node_id if "node" in fields else getattr(message, "node_id", 0)

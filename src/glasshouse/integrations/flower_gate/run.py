@@ -42,6 +42,7 @@ def serve(ends: FlowerGate, policy: Policy, *, observe: bool) -> None:
     if not ends.insecure and ends.certificate is None:
         fix = "--certificate FILE; glasshouse gate keys makes one"
         raise BadValue("the gate", needs="a certificate for its nodes", got="none", fix=fix)
+    # Whether the wall around the gate stands is asked before anything is served, and written first.
     egress = check_egress(policy, (far_host, far_port), (host, port))
     log = Log(policy.folder / policy.log.file, policy.folder / policy.log.key)
     try:
@@ -64,6 +65,7 @@ def serve(ends: FlowerGate, policy: Policy, *, observe: bool) -> None:
                 got="; ".join([egress.sentence, *egress.faults]),
                 fix="set the rule (docs/gate.md), or [egress] required = false and grade B",
             )
+        # From here on messages are judged.
         verify = False if ends.insecure else _authorities(ends.root_certificates)
         scheme = "http" if ends.insecure else "https"
         client = httpx.AsyncClient(

@@ -353,10 +353,12 @@ def _closed(
         cost = f"{before.utility.metric} is {best.utility.value} instead of {before.value}"
         loss = before.utility.value - best.utility.utility.value
 
+    # A setting that closed this leak may have left another, or a model of no use.
     but = f", but {words.join_words(best.others)} still came out there" if best.others else ""
     action = f"Use {defence}: it stopped this leak{but}; {cost}."
     if best.utility is not None and best.utility.at_chance:
         action = f"Only {defence} stopped it, but the model is then of no use: {cost}."
+    # A cheap setting is worth a harder test; a dear one a search for less.
     if loss is not None and loss <= CHEAP:
         return action, f"Next, audit {best.name} with stronger attacks and more victims."
     if weaker := [s for s in leaking if s.family == best.family]:

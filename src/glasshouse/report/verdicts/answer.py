@@ -115,6 +115,7 @@ def _answer(readings: Readings, wrong: Sequence[str]) -> tuple[str, str]:
         wrong: what a guarantee rules out and proofs that are wrong, in sentences.
     """
     deciding, verdicts = readings.deciding, [r.finding.verdict for r in readings.deciding]
+    # A guarantee or a proof that turned out wrong outranks whatever leaked.
     if wrong:
         refuted = any(one.refuted for one in readings.result.proofs)
         return WRONG_PROOF if refuted else CONTRADICTION, " ".join(wrong)
@@ -125,6 +126,7 @@ def _answer(readings: Readings, wrong: Sequence[str]) -> tuple[str, str]:
 
     total = words.count(len(deciding), "measurements")
     attempts = words.count(len({r.finding.attack for r in readings.every}), "attack")
+    # One leak is an answer, however many other measurements are silent.
     leaking = [r for r in deciding if r.finding.verdict in OUT]
     if leaking:
         what = "Private data" if any(r.finding.verdict != "label leak" for r in leaking) else "Labels"
@@ -132,12 +134,14 @@ def _answer(readings: Readings, wrong: Sequence[str]) -> tuple[str, str]:
     if readings.named:
         return "Single victims' data came out", _single(readings.named, deciding)
 
+    # The absence of a leak is said only where every deciding measurement shows it.
     if set(verdicts) == {"no leak found"}:
         controls = [r.finding.control for r in deciding]
         controlled = all(control is not None and control.passed for control in controls)
         able = ", and the controls of every attack passed" if controlled else ""
         ran = f"{attempts} ran in {total}{able}."
         return "No leak was found", f"{ran} That bounds these attacks, not every attack."
+    # The rest is doubt: say of which kind.
     rest = "What could not be measured may still leak."
     if set(verdicts) == {"not shown"}:
         shows = f"Neither a leak nor its absence is shown in {total}."

@@ -199,6 +199,7 @@ def _core(r: Reading, denial: Reading | None, cards: Cards) -> str:
         failed = f.control is not None and not f.control.passed
         why = _failure(f.control, f.unit, cards) if f.control and failed else "the attack had no power here"
         return f"{where}, nothing can be said about {attack}: {why}. {NOT_SAFE}"
+    # What limits a gain is said with it: a score that another one denies, luck among many findings.
     gain = _over_guessing(r)
     if denial is not None:
         return (
@@ -222,6 +223,7 @@ def _core(r: Reading, denial: Reading | None, cards: Cards) -> str:
         return f"{where}, {attack} {_deed(r)}, but of whom cannot be said: {f.reason}. {gain}."
     if f.verdict == "no leak found":
         return f"{where}, {attack} found no leak: {r.score}. {gain}. {_earned(f)}"
+    # Neither a leak nor its absence: the reason, and what would show it.
     more = f" {words.capital(f.remedy)} would show it." if f.remedy else ""
     why = f", because {f.reason}" if f.reason else ""
     return f"{where}, it is not shown whether {attack} finds a leak{why}: {r.score}. {gain}.{more}"

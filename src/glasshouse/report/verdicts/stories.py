@@ -90,6 +90,7 @@ def _tell_defences(own: Readings, said: Mapping[int, Said], first: Reading) -> I
     leaking: dict[str, Reading] = {}
     quiet: dict[str, list[Reading]] = {}
     unsure: dict[str, list[Reading]] = {}
+    # A setting is judged by its gravest finding; findings without power say nothing about it.
     for name in places:
         readings = [r for r in defended if r.place == name]
         top = min(readings, key=lambda r: r.rank)
@@ -101,6 +102,7 @@ def _tell_defences(own: Readings, said: Mapping[int, Said], first: Reading) -> I
         elif powered:
             unsure[name] = powered
 
+    # What the first sentence of the page has already said is not said again.
     most = worst(leaking.values())
     if most and most is not first:
         words_of = said[id(most)]

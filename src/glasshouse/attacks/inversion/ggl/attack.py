@@ -189,6 +189,7 @@ class GGL(SearchingTogether):
         clients = replicas(views, subject="attack 'ggl'")
         labels = labels_of_each(views, clients, rngs=rngs)
         prior = self.prior(views[0].terms, views[0].grants.auxiliary).to(clients[0].device)
+        # First which defence is in the updates, then a search against exactly that.
         every = zip(clients, views, rngs, strict=True)
         detections = [self._detected(client, view, rng=rng.child("detect")) for client, view, rng in every]
         adaptations = [adaptation for _, adaptation in detections]
@@ -197,6 +198,7 @@ class GGL(SearchingTogether):
             return ()
         fit = self.fit(clients, prior, labels, adaptations).scaled([rng.child("typical") for rng in rngs])
         trials = minimize(fit, self.search, rngs=[rng.child("search") for rng in rngs])
+        # Refinement and averages need every restart, the plain attack the one of least loss.
         if self.average or self.refinement.steps:
             judged = enumerate(self._judged(clients, adaptations))
             best = [self._chosen(fit, v, trials[v], one) for v, one in judged]

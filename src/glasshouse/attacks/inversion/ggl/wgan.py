@@ -212,12 +212,14 @@ def _train(
     fused, parts = device.type in FUSED, dict[str, tuple[nn.Module, torch.optim.Adam]]()
     for name, own in (("generator", generator), ("critic", critic)):
         parts[name] = own, torch.optim.Adam(own.parameters(), lr=rate, betas=(0.5, 0.999), fused=fused)
+    # An interrupted training goes on where it was saved, optimizers included.
     if (saved := checkpoint.load()) is not None:
         tensors, begin = saved
         for name, (net, optimizer) in parts.items():
             net.load_state_dict(take_prefix(tensors, f"{name}/"))
             restore_optimizer(optimizer, take_prefix(tensors, f"{name}.adam/"), sep="/")
     for step in track(range(begin, training.steps), "training the generator", total=training.steps - begin):
+        # Each step has a stream of its own, so that resuming changes no number.
         draws = rng.child(f"step/{step}").torch()
         rows = torch.randint(len(data), (training.batch_size,), generator=draws).to(device)
         real, labels = data.inputs[rows], data.labels[rows]
@@ -229,6 +231,7 @@ def _train(
         with torch.no_grad():
             fake = generator(latent, labels)
         _descend(parts, "critic", _critic_loss(critic, real, fake, labels, mix))
+        # The critic must be ahead of the generator: it takes several steps for one.
         if (step + 1) % training.critic_steps == 0:
             _descend(parts, "generator", -critic(generator(latent, labels), labels).mean())
         if (step + 1) % _SAVE_EVERY == 0 and step + 1 < training.steps:

@@ -86,6 +86,7 @@ class ExactAttack(SearchAttack, SearchingTogether, Protocol):
         the squared distance as a share of the received update's squared norm.
         """
         clients = replicas(views, subject=f"attack '{self.name}'")
+        # Clients whose steps differ cannot be one batch; the caller runs them one by one.
         if not can_share(clients, "one_step"):
             return ()
         labels = labels_of_each(views, clients, rngs=rngs) if "labels" in self.needs.uses else None
@@ -96,6 +97,7 @@ class ExactAttack(SearchAttack, SearchingTogether, Protocol):
         first, search = clients[0], self.search
         shape, classes = (first.images, *first.shape), first.classes
         size = torch.Size(shape).numel()
+        # Labels that could not be inferred are part of the search, as soft labels behind the pixels.
         unknowns = size if labels is not None else size + first.images * classes
         starts = [
             torch.randn(search.restarts, unknowns, generator=rng.child("starts").torch()) for rng in rngs
@@ -119,6 +121,7 @@ class ExactAttack(SearchAttack, SearchingTogether, Protocol):
         each = zip(clients, minima.by_victim(len(clients)), distance.target_squares, strict=True)
         claims = []
         for number, (client, one, unit) in enumerate(each):
+            # The restart is chosen by the attack's own loss: it knows nothing better.
             best = int(one.losses.argmin())
             point = one.points[best]
             own = point[size:].reshape(-1, classes).argmax(1) if labels is None else labels[number]

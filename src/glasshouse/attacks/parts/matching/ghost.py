@@ -184,6 +184,7 @@ class Ghost:
         chosen = chosen_victims(victims, every=self._targets.victims)
         restarts, images = inputs.shape[:2]
         flat = inputs.flatten(0, 1)
+        # The gradients of outputs are asked for even where the images are fixed.
         if not flat.requires_grad:
             flat = flat.detach().requires_grad_()
         weights = self._formed_by_autograd(restarts, images, chosen)
@@ -194,6 +195,8 @@ class Ghost:
             self._tape.clear()
             logits = logits.to(self._targets.precision)
             loss = self._loss(logits, targets, flat)
+            # One backward pass gives the gradient of every layer's output; those of weights follow from it
+            # layer by layer.
             outputs = [tape[name][1] for name, _ in self._layers]
             slopes = torch.autograd.grad(loss, [*outputs, *weights.values()], create_graph=create_graph)
             deltas, known = slopes[: len(outputs)], dict(zip(weights, slopes[len(outputs) :], strict=True))
@@ -239,10 +242,13 @@ class Ghost:
             formed[bias] = total if fold is None else fold.unfold(total)
         if weight not in self._targets:
             return formed, pairs
+        # A gain multiplies its input entry by entry: its gradient is as small as itself.
         if not isinstance(module, (nn.Linear, nn.Conv2d)):
             formed[weight] = ghost_layers.gain(module, activations, delta, restarts)
             return formed, pairs
         target, mask = self._targets.of(weight, of)
+        # Where the gradient is larger than what it is made of, only its products with itself and the target
+        # are formed.
         if ghost_layers.forms(target, mask, delta.numel() // restarts, form=self._form):
             if known is None:
                 gradient = ghost_layers.weight_gradient(module, activations, delta, restarts).to(precision)
@@ -255,6 +261,8 @@ class Ghost:
             pairs[weight] = ghost_layers.pairs(
                 module, activations, own, restarts=restarts, target=wanted, mask=mask
             )
+        # A norm in evaluation mode was folded into the weight: its own gradients follow from the products
+        # with it.
         if fold is not None:
             if gradient is not None and (self._form == "explicit" or gradient.numel() <= delta.numel()):
                 product = fold.product(gradient)

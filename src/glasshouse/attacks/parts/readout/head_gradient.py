@@ -138,6 +138,7 @@ class HeadAttack(Protocol):
         reads = {client: self._read(model, part, terms, positive) for client, part in _parts(one)}
         images: dict[int | None, InvertedImages] = {}
         shape, most = terms.architecture.input_shape, self.inversion.images
+        # Vectors of all clients are inverted in one search; who had none has no image.
         if self.inversion.phases:
             empty = InvertedImages(images=torch.zeros(0, *shape), losses=torch.zeros(0))
             vectors = {c: read.vectors[:most].float() for c, read in reads.items() if len(read.vectors)}

@@ -61,6 +61,7 @@ def find_tail(
     def note(name: str, module: nn.Module, *_: object) -> None:
         order.append((name, module))
 
+    # The order in which layers run is not that of their names: one forward pass tells it.
     leaves = [(name, m) for name, m in model.named_modules() if not list(m.children())]
     training = model.training
     try:
@@ -70,6 +71,7 @@ def find_tail(
             model.eval()(torch.zeros(1, *input_shape))
     finally:
         model.train(training)
+    # From the end backwards, until something bends what passes.
     tail: list[tuple[str, nn.Linear]] = []
     for name, module in reversed(order):
         if isinstance(module, nn.Linear) and module.bias is not None:

@@ -95,6 +95,7 @@ def sum_of_round(view: RoundView, *, terms: Terms, names: tuple[str, ...], subje
         total: Mapping[str, Tensor] = view.aggregate.tensors
         kind, weight = view.aggregate.kind, view.aggregate.weight
         examples, steps = view.aggregate.examples, view.aggregate.steps
+    # Without a secure sum the adversary adds up itself, with the weights of the terms.
     elif view.updates:
         updates = list(view.updates.values())
         by_size = terms.weighting == "size"
@@ -116,6 +117,7 @@ def sum_of_round(view: RoundView, *, terms: Terms, names: tuple[str, ...], subje
             got=", ".join(sorted(total)) or "nothing",
             fix="let clients train all layers (this protocol trains a part)",
         )
+    # From the sum to a mean gradient: what clients send, less decay, over minus the rate.
     gradient = {name: total[name].double() / weight for name in names}
     if kind != "gradient":
         check_linear(terms, subject=subject)

@@ -121,17 +121,20 @@ def by_generator(
             got=f"{shape[1]} × {shape[2]}",
             fix='set invert = "pixels", or data.resize',
         )
+    # A generator per target: as many at a time as memory holds.
     parts = list(torch.split(targets, _CHUNK))
     starts = [None] * len(parts) if start is None else list(torch.split(start, _CHUNK))
     pairs = list(zip(parts, starts, strict=True))
     chunks = []
     for number, (part, begin) in enumerate(track(pairs, "inverting by generators", total=len(pairs))):
         stream = rng.child(f"chunk/{number}")
+        # Layers draw their first weights from the global generator.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream.child("weights").seed())
             net = Generators(len(part), shape[0]).to(targets.device)
         draws = stream.child("seeds").torch()
         seeds = torch.randn((len(part), *shape), generator=draws).to(targets.device).requires_grad_()
+        # A prior's image is learned first, so that the search begins there and not at noise.
         if begin is not None:
             _learn(net, seeds, begin, distance=distance, how=how)
         loss = partial(distance, features, targets=part)

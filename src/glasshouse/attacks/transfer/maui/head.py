@@ -224,6 +224,7 @@ def _train_head(
     states: list[dict[str, Tensor]] = []
     labels = _wrong(own.labels, head.out.out_features, rng=rng) if settings.wrong_labels else own.labels
     for epoch in track(range(settings.epochs), "training the head"):
+        # The weight moves from sparse activations to the task over the epochs (Algorithm 2).
         alpha = 1 - math.cos((epoch + 1) * math.pi / (2 * settings.epochs)) ** 2
         stream = rng.child(f"epoch/{epoch}")
         draws = stream.child("noise").torch()
@@ -231,6 +232,8 @@ def _train_head(
             for p in head.hidden.parameters():
                 p.add_(torch.randn(p.shape, generator=draws), alpha=settings.noise)
         for rows in _batches(len(own), settings, generator=stream.child("order").torch()):
+            # A unit that is active for few examples gives one of them away: activations are pushed below
+            # zero.
             z = head.hidden(own.features[rows])
             active = torch.relu(z)
             loss = alpha * functional.cross_entropy(head.out(active), labels[rows])
@@ -240,6 +243,7 @@ def _train_head(
         leak = leakage(head, heldout, batch=JUDGED, rng=rng.child("leakage"))
         curves.append((leak, accuracy(head, heldout)))
         states.append({n: t.clone() for n, t in head.state_dict().items()})
+    # Leakage peaks early, accuracy late: both ends are kept, and the caller chooses.
     leaks = [leak for leak, _ in curves]
     most, late = leaks.index(max(leaks)), max(i for i, x in enumerate(leaks) if x >= _NEARLY * max(leaks))
     tensors = {"curves": torch.tensor(curves, dtype=torch.float64)}

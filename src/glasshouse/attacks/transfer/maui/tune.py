@@ -55,6 +55,7 @@ def search_recipe(
         )
         study.enqueue_trial(base)
 
+        # The head's leakage on held-out features decides: the victims are not seen.
         def leak(trial: Any) -> float:
             reach = {name: 4.0 if name.startswith("beta") else 10.0 for name in base}
             ranges = {name: (value / reach[name], value * reach[name]) for name, value in base.items()}
@@ -66,6 +67,7 @@ def search_recipe(
         study.optimize(leak, n_trials=trials)
         return {"best": torch.tensor([study.best_params[n] for n in base], dtype=torch.float64)}
 
+    # A search is kept under everything that it depends on.
     key = {
         "version": _VERSION,
         "features": sample.features,

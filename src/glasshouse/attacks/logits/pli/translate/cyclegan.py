@@ -25,6 +25,7 @@ def cyclegan(pairs: Pairs, *, epochs: int, rng: Rng, checkpoint: Checkpoint) -> 
     device = pairs.shifted.device
     clear_of = start_network(channels, rng=rng.child("clear")).to(device)
     shifted_of = start_network(channels, rng=rng.child("shifted")).to(device)
+    # Layers draw their first weights from the global generator.
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(rng.child("critics").seed())
         critics = nn.ModuleList([patch_critic(channels), patch_critic(channels)]).to(device)
@@ -35,6 +36,7 @@ def cyclegan(pairs: Pairs, *, epochs: int, rng: Rng, checkpoint: Checkpoint) -> 
     begin = load_checkpoint(checkpoint, nets, optimizers)
     for epoch in track(range(begin, epochs), "translator", total=epochs - begin):
         stream = rng.child(f"epoch/{epoch}")
+        # The two sides are not paired: a clear picture is any of all.
         order = torch.randperm(len(pairs.shifted), generator=stream.child("shifted").torch())
         other = torch.randint(len(pairs.every), (len(order),), generator=stream.child("clear").torch())
         for rows, against in zip(torch.split(order, BATCH), torch.split(other, BATCH), strict=True):
@@ -42,8 +44,10 @@ def cyclegan(pairs: Pairs, *, epochs: int, rng: Rng, checkpoint: Checkpoint) -> 
             fake_y, fake_x = clear_of(x), shifted_of(y)
             cycle = F.l1_loss(shifted_of(fake_y), x) + F.l1_loss(clear_of(fake_x), y)
             same = F.l1_loss(clear_of(y), y) + F.l1_loss(shifted_of(x), x)
+            # The makers want the critics to take both translations for real pictures ...
             fooled = _towards(critics[0](fake_y), 1.0) + _towards(critics[1](fake_x), 1.0)
             descend(makers, fooled + CYCLE * (cycle + IDENTITY * same))
+            # ... and the critics learn to tell them apart again; makers get no gradient of that.
             judge_loss = _critic_loss(critics[0], y, fake_y.detach()) + _critic_loss(
                 critics[1], x, fake_x.detach()
             )
