@@ -380,6 +380,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         about(45, "tree_defences", "rounded", *CENSUS),
         about(20, "tree_defences", "private", *CENSUS, "--seeds", "1"),
         about(35, "tree_defences", "bounds", "--seeds", "1"),
+        about(100, "tree_defences", "bounds", *CENSUS, "--seeds", "3"),
         about(15, "tree_defences", "sgd", *CENSUS, "--seeds", "1"),
     ),
     "trees": (
