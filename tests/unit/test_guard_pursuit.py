@@ -23,7 +23,8 @@ from glasshouse.guard.pursuit.groups import groups_of
 from glasshouse.guard.pursuit.inspect import HonestRanges, inspect_in_modes, modes_of
 from glasshouse.guard.pursuit.judge import judge
 from glasshouse.guard.pursuit.pulls import pulls_of
-from glasshouse.guard.pursuit.search import ReadOuts, search
+from glasshouse.guard.pursuit import search as searching
+from glasshouse.guard.pursuit.search import ReadOuts, fit, search
 from glasshouse.interfaces import losses_of
 from glasshouse.store import write_tensors
 from glasshouse.tasks.next_token import NextToken
@@ -327,6 +328,36 @@ def test_a_combination_is_found_on_one_half_and_isolates_the_other_half_s_exampl
     honest = planted(24)
     honest[::40, 0] -= 1
     assert judge(honest[64:], search(honest[:64]), batch=32).clear == 0
+
+
+def test_a_fit_that_is_given_up_would_have_isolated_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    crafted, honest = planted(24), torch.randn(192, 24, generator=torch.Generator().manual_seed(3)).double()
+    short = [search(pulls[:64]) for pulls in (crafted, honest)]
+    monkeypatch.setattr(searching, "SPIKES", 64)  # more examples than there are: nothing is given up
+    whole = [search(pulls[:64]) for pulls in (crafted, honest)]
+    for pulls, one, other in zip((crafted, honest), short, whole, strict=True):
+        assert len(one.rows) < len(other.rows)
+        kept, every = (judge(pulls[64:], found, batch=32) for found in (one, other))
+        assert (kept.clear, kept.visible, kept.hits) == (every.clear, every.visible, every.hits)
+    assert len(short[1].rows) < 0.1 * len(whole[1].rows)
+
+
+def test_a_fit_of_a_row_that_equals_others_is_not_given_up_without_an_example_that_tells_them_apart() -> None:
+    columns = torch.rand(3, 64, generator=torch.Generator().manual_seed(0), dtype=torch.double)
+    columns[0] = columns[1] + columns[2]
+    found = fit(columns, torch.tensor([[1, 2]]), torch.tensor([0]))
+    assert found.rows.tolist() == [[0, 1, 2]]
+    torch.testing.assert_close(found.weights, torch.tensor([[1.0, -1, -1]], dtype=torch.double))
+
+
+def test_a_support_is_fitted_once_however_often_it_is_proposed() -> None:
+    found = search(planted(24)[:64])
+    supports = [
+        tuple(rows[weights != 0].sort().values.tolist()) + (int(rows[0]),)
+        for rows, weights in zip(found.rows, found.weights, strict=True)
+        if int((weights != 0).sum()) > 2
+    ]
+    assert len(set(supports)) == len(supports)
 
 
 def test_a_direction_that_isolates_nobody_else_isolates_nothing_by_rounding() -> None:

@@ -57,6 +57,8 @@ class LayerTrace:
         if isinstance(self.layer, nn.Linear):
             terms = self.pulls * (self.inputs @ along[0])[..., None]
             terms = terms.flatten(0, -2)
+        elif (each := self._each) is not None:
+            terms = (each @ along.flatten().to(each)).flatten(1)
         else:
             answers = self.layer._conv_forward(self.inputs, along.repeat_interleave(groups, 0), None)
             pulled = self.pulls.reshape(len(self.pulls), groups, -1, *self.pulls.shape[2:])
@@ -91,6 +93,12 @@ class LayerTrace:
             lengths = torch.linalg.vector_norm(self.inputs, dim=1, keepdim=True, dtype=torch.double)
             along = F.normalize(self.inputs, dim=1, eps=_TINY)
             return (self.pulls * lengths.to(self.pulls))[:, None], along[:, None]
+        if (each := self._each) is not None:
+            if along is None:
+                mixture = torch.randn(each.shape[1:3], generator=torch.Generator().manual_seed(0)).to(each)
+                along = F.normalize(torch.einsum("bgmn,gm->bgn", each, mixture), dim=2, eps=_TINY)
+            pulled = (each @ along.to(each)[..., None])[..., 0]
+            return pulled.to(self.pulls), along.to(self.pulls)
         pulls, directions = [], []
         given = None if along is None else iter(torch.split(along, CHUNK))
         for seen, pulled in self._positions():
@@ -114,11 +122,19 @@ class LayerTrace:
         """
         if self.is_flat:
             return self.signed_sizes.abs()
-        if isinstance(self.layer, nn.Conv2d):
-            units, positions = len(self.layer.weight) // self.layer.groups, self.pulls[0, 0].numel()
-            if not _is_cheaper_by_positions(positions, self.layer.weight[0].numel(), units):
-                return _conv_lengths(self.layer, self.inputs, self.pulls)
+        if (each := self._each) is not None:
+            return each.norm(dim=3).flatten(1)
         return torch.cat([_lengths(seen, pulls) for seen, pulls in self._positions()])
+
+    @cached_property
+    def _each(self) -> Tensor | None:
+        """Each example's contribution, (B, g, m, n) in float64, where it has few numbers; None: elsewhere."""
+        if not isinstance(self.layer, nn.Conv2d):
+            return None
+        units, positions = len(self.layer.weight) // self.layer.groups, self.pulls[0, 0].numel()
+        if _is_cheaper_by_positions(positions, self.layer.weight[0].numel(), units):
+            return None
+        return _conv_gradients(self.layer, self.inputs, self.pulls)
 
     @property
     def signed_sizes(self) -> Tensor:
@@ -283,8 +299,8 @@ def _is_cheaper_by_positions(positions: int, n: int, units: int) -> bool:
     return positions * (n + units) < n * units
 
 
-def _conv_lengths(layer: nn.Conv2d, inputs: Tensor, pulls: Tensor) -> Tensor:
-    """The same for a convolution, (B, m), one kernel row at a time, which copies smaller patches.
+def _conv_gradients(layer: nn.Conv2d, inputs: Tensor, pulls: Tensor) -> Tensor:
+    """Those of a convolution, (B, g, m, n), one kernel row at a time, which copies smaller patches.
 
     Args:
         layer: the convolution.
@@ -294,7 +310,7 @@ def _conv_lengths(layer: nn.Conv2d, inputs: Tensor, pulls: Tensor) -> Tensor:
     (high, wide), kernel = pulls.shape[2:], layer.kernel_size[0]
     numbers = layer.kernel_size[1] * inputs.shape[1] * inputs.shape[2] * wide  # of an example
     chunk = max(CHUNK, _NUMBERS // numbers)
-    lengths = []
+    found = []
     for seen, some in zip(torch.split(inputs, chunk), torch.split(pulls, chunk), strict=True):
         bands = _bands(layer, seen.double())
         each = some.double().reshape(len(some), layer.groups, -1, high * wide)
@@ -303,8 +319,9 @@ def _conv_lengths(layer: nn.Conv2d, inputs: Tensor, pulls: Tensor) -> Tensor:
             each @ bands[:, :, :, phase, skipped * wide : (skipped + high) * wide].mT
             for skipped, phase in starts
         ]
-        lengths.append(torch.cat(gradients, dim=3).norm(dim=3).flatten(1))
-    return torch.cat(lengths)
+        by_row = torch.stack(gradients, dim=3).unflatten(4, (-1, layer.kernel_size[1]))
+        found.append(by_row.transpose(3, 4).flatten(3))
+    return torch.cat(found)
 
 
 def _bands(layer: nn.Conv2d, inputs: Tensor) -> Tensor:

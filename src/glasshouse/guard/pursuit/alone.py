@@ -23,15 +23,16 @@ def depends_on_others(model: nn.Module, own: Own) -> bool:
 
     A model that draws random numbers, or normalises with a batch in training, is tried in evaluation mode.
     """
-    some, work = own[:_TRIED].inputs, copy.deepcopy(model)
-    if any(isinstance(part, _NormBase) for part in work.modules()):
-        work.eval()
+    some, work = own[:_TRIED].inputs, model
+    if any(isinstance(part, _NormBase) for part in model.modules()):
+        work = copy.deepcopy(model).eval()
         if any(isinstance(p, _NormBase) and p.running_mean is None for p in work.modules()):
             return False  # it always normalises with the batch
-    if work.training and not _alike(_outputs(work, some, seed=0), _outputs(work, some, seed=1)):
-        work.eval()
-    parts = [_outputs(work, one, seed=0) for one in torch.split(some, _TRIED // 4)]
     whole = _outputs(work, some, seed=0)
+    if work.training and not _alike(whole, _outputs(work, some, seed=1)):
+        work = copy.deepcopy(model).eval()
+        whole = _outputs(work, some, seed=0)
+    parts = [_outputs(work, one, seed=0) for one in torch.split(some, _TRIED // 4)]
     if whole is None or any(part is None or part.ndim == 0 for part in parts):
         return False
     joined = torch.cat([part for part in parts if part is not None])

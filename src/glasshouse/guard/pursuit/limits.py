@@ -29,6 +29,8 @@ CROWD,          cost, and wide windows                 windows of 13 and 21 rows
 CROWDED                                                .9 alike and more
 ALWAYS          cost, and read-outs that share rows    halves, other pictures                adaptive
 LIKELY, ROUNDS  cost                                   prototype: within .03                 cost
+GIVEN_UP,       cost, and read-outs that the rest of   crafted and honest models: the same   kinds,
+LITTLE, SPIKES  the fit would have made sparse         numbers                               cost
 ==============  =====================================  ====================================  ========
 """
 
@@ -74,6 +76,12 @@ LIKELY: Final = 2
 """Number of most correlated rows that are subtracted, at most."""
 ROUNDS: Final = 10
 """Rounds of reweighting of the robust fit."""
+GIVEN_UP: Final = 2
+"""Round of the fit after which it is given up where what is left is no spike."""
+LITTLE: Final = 0.01
+"""Energy, of a row's own, that may be left for any number of examples."""
+SPIKES: Final = 8
+"""Effective number of examples above which what is left is no spike."""
 AT_A_TIME: Final = 1024
 """Rows that are searched together; wider groups are cut into blocks of rows that fire equally often."""
 DRAWS: Final = 8

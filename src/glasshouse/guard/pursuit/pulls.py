@@ -166,10 +166,15 @@ def _record(model: nn.Module, own: Own, trained: Mapping[str, Tensor], *, balanc
         one = calls[0]
         is_its_own = trained.get(one.named("weight")) is one.layer.weight
         if is_its_own and names.count(one.name) == 1 and _are_whole(calls, len(own)):
-            if not all(call.is_explained for call in calls):
-                continue  # the layer does something else in its forward pass
-            inputs, pulls = torch.cat([c.inputs for c in calls]), torch.cat([c.pulls for c in calls])
-            joined.append(replace(one, inputs=inputs, pulls=pulls))
+            gradients = [call.gradient for call in calls if call.gradient is not None]
+            whole = replace(
+                one,
+                inputs=torch.cat([c.inputs for c in calls]),
+                pulls=torch.cat([c.pulls for c in calls]),
+                gradient=torch.stack(gradients).sum(0) if len(gradients) == len(calls) else None,
+            )
+            if whole.is_explained:  # else the layer does something else in its forward pass
+                joined.append(whole)
     return joined
 
 

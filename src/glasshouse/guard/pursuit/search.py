@@ -9,19 +9,29 @@ Shape letters: N examples, R rows, r rows of a block, k subtracted rows, C read-
 """
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from glasshouse.guard.pursuit.limits import AT_A_TIME, LIKELY, ROUNDS, SUPPORTS
+from glasshouse.guard.pursuit.limits import (
+    AT_A_TIME,
+    GIVEN_UP,
+    LIKELY,
+    LITTLE,
+    ROUNDS,
+    SPIKES,
+    SUPPORTS,
+)
 
 _DEAD: Final = 1e-9  # of the largest row
 FIRES: Final = 1e-6  # of a row's root mean square
 NEVER_ZERO: Final = 0.99  # share of nonzero pulls from which on zeros say nothing
 _RIDGE: Final = 1e-10
+_SMALL, _FILLED = 128, 4  # rows of a block up to which supports are filled up, and to how many rows
 
 
 @final
@@ -62,7 +72,7 @@ class ReadOuts:
 
     def __add__(self, other: "ReadOuts") -> "ReadOuts":
         width = max(self.rows.shape[1], other.rows.shape[1])
-        pad = torch.nn.functional.pad
+        pad = F.pad
         both = (
             torch.cat([pad(t, (0, width - t.shape[1])) for t in pair])
             for pair in ((self.rows, other.rows), (self.weights, other.weights))
@@ -114,23 +124,40 @@ def _in_block(scaled: Tensor) -> ReadOuts:
     alike = likeness(columns).fill_diagonal_(-1)
     order = alike.topk(min(max(SUPPORTS), count - 1), dim=1).indices
     supports += [order[:, :k] for k in sorted({min(k, order.shape[1]) for k in SUPPORTS})]
-    # Supports of one width are fitted together: for small layers the number of operations is what it costs.
+    # Supports of one width are fitted together; in small layers, where the number of operations is what it
+    # costs, those of few rows too, filled up with a row of zeros.
+    least = _FILLED if count <= _SMALL else 1
     of_width: dict[int, list[Tensor]] = defaultdict(list)
     for support in supports:
-        of_width[support.shape[1]].append(support)
-    found = [fit(columns, torch.cat(of_width[width]), every) for width in sorted(of_width)]
-    found.append(_fixed(near[:, :1], correlation.gather(1, near[:, :1]).sign(), every))
+        lacks = max(0, least - support.shape[1])
+        of_width[support.shape[1] + lacks].append(F.pad(support, (0, lacks), value=count))
+    filled = torch.cat([columns, torch.zeros_like(columns[:1])])
+    found = [fit(filled, *_different(of_width[width], every)) for width in sorted(of_width)]
+    signs = correlation.gather(1, near[:, :1]).sign()
+    hopeful = _is_hopeful(columns - signs * columns[near[:, 0]])
+    found.append(_fixed(near[hopeful, :1], signs[hopeful], every[hopeful]))
     total = found[0]
     for more in found[1:]:
         total = total + more
     return total
 
 
+def _different(supports: Sequence[Tensor], rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The supports of ``rows`` (r, k) that differ, and the row that each belongs to: no fit is done twice."""
+    if len(supports) == 1:
+        return supports[0], rows
+    every = torch.cat([torch.cat([rows[:, None], one.sort(1).values], 1) for one in supports])
+    different = torch.unique(every, dim=0)
+    return different[:, 1:], different[:, 0]
+
+
 def _fixed(support: Tensor, weights: Tensor, rows: Tensor) -> ReadOuts:
-    """Each of ``rows`` in turn minus ``weights`` times the rows of its support, (m r, k)."""
-    own = rows.repeat(len(support) // len(rows))[:, None]
+    """Each of ``rows`` minus ``weights`` times the rows of its support, (r, k)."""
     ones = torch.ones(len(support), 1, dtype=torch.double)
-    return ReadOuts(rows=torch.cat([own, support], 1), weights=torch.cat([ones, -weights.double()], 1))
+    support = torch.where(weights == 0, rows[:, None], support)
+    return ReadOuts(
+        rows=torch.cat([rows[:, None], support], 1), weights=torch.cat([ones, -weights.double()], 1)
+    )
 
 
 def fit(columns: Tensor, support: Tensor, rows: Tensor) -> ReadOuts:
@@ -138,23 +165,34 @@ def fit(columns: Tensor, support: Tensor, rows: Tensor) -> ReadOuts:
 
     Args:
         columns: rows of the block, (r, N).
-        support: of each of ``rows`` in turn, m times, (m r, k).
-        rows: from which others are subtracted.
+        support: of each of ``rows``, (r, k).
+        rows: from which others are subtracted; one may come several times.
     """
-    aimed = columns[rows].repeat(len(support) // len(rows), 1)
-    others = columns[support]  # (m r, k, N)
+    aimed, others = columns[rows], columns[support]  # (r, N), (r, k, N)
     weights = torch.ones_like(aimed)
     eye = _RIDGE * columns.shape[1] * torch.eye(support.shape[1], dtype=columns.dtype)
-    beta = torch.zeros_like(aimed[:, : support.shape[1]])
     for step in range(ROUNDS):
         weighted = others * weights[:, None]
         products = weighted @ others.mT + eye
         aims = (weighted @ aimed[..., None])[..., 0]
         beta = torch.linalg.solve_ex(products, aims)[0].nan_to_num(0, 0, 0)
         residual = aimed - (beta[:, None] @ others)[:, 0]
+        if step == GIVEN_UP and not bool((hopeful := _is_hopeful(residual)).all()):
+            aimed, others, residual = aimed[hopeful], others[hopeful], residual[hopeful]
+            beta, support, rows = beta[hopeful], support[hopeful], rows[hopeful]
+            if not len(rows):
+                break
         weights = 1 / (residual.abs() + max(1e-6, 0.1 * 0.6**step))
         weights = weights / weights.mean(1, keepdim=True)
     return _fixed(support, beta, rows)
+
+
+def _is_hopeful(residual: Tensor) -> Tensor:
+    """Whether what a fit leaves, (r, N), may still become sparse: it is little, or few examples have it."""
+    energy = residual.square()
+    whole = energy.sum(1)
+    examples = whole.square() / energy.square().sum(1).clamp_min(1e-300)
+    return (whole < LITTLE * residual.shape[1]) | (examples <= SPIKES)
 
 
 def _matching(columns: Tensor, correlation: Tensor, *, most: int) -> list[Tensor]:
@@ -177,7 +215,7 @@ def likeness(columns: Tensor) -> Tensor:
     """How alike the supports of two rows are, (r, r): Jaccard, or a cosine where nothing is zero."""
     fires = (columns.abs() > FIRES).double()
     if float(fires.mean()) > NEVER_ZERO:
-        sizes = torch.nn.functional.normalize(columns.abs(), dim=1)
+        sizes = F.normalize(columns.abs(), dim=1)
         return sizes @ sizes.T
     both, each = fires @ fires.T, fires.sum(1)
     return both / (each + each[:, None] - both).clamp_min(1)
