@@ -48,6 +48,8 @@ def _starts() -> dict[str, Callable[[Tensor, int], kinds.Case]]:
         "halves": halves(256, 32),
         "halves, 64 units behind": halves(384, 64),
         "halves, paired": halves(256, 32, paired=True),
+        "halves, far out": lambda known, seed: kinds.halves(known, seed, below=(0.93, 0.95)),
+        "halves over two rounds": kinds.halves_of_rounds,
         "windows of 13 among 1,024 rows": windows(13, 1024, 32),
         "windows of 21 among 256 rows": windows(21, 256, 32),
         "windows of 21 among 512 rows": windows(21, 512, 32),

@@ -237,7 +237,15 @@ def windows(
     )
 
 
-def halves(known: Tensor, seed: int, *, rows: int = ROWS, tail: int = 32, paired: bool = False) -> Case:
+def halves(
+    known: Tensor,
+    seed: int,
+    *,
+    rows: int = ROWS,
+    tail: int = 32,
+    paired: bool = False,
+    below: tuple[float, float] = (0.2, 0.8),
+) -> Case:
     """Rows above a lower and below an upper threshold: less what always fires, their sum is who is between.
 
     Rows that fire for everybody, as many as units behind, stand for any outgoing weights. All read-outs share
@@ -249,12 +257,13 @@ def halves(known: Tensor, seed: int, *, rows: int = ROWS, tail: int = 32, paired
         rows: of the wide layer.
         tail: units behind it.
         paired: what always fires are pairs of rows on both sides of one threshold.
+        below: share of the pictures below the lower threshold.
     """
     generator = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)
     both = 2 if paired else 1
     count = (rows - both * tail) // 2
-    directions, low, high = _bins(known, count, generator, share=1.3 / BATCH)
+    directions, low, high = _bins(known, count, generator, share=1.3 / BATCH, below=below)
     always, middle, _ = _bins(known, tail, generator, share=1.3 / BATCH)
     least = (known.flatten(1) @ always.T).amin(0)
     own, shared = (torch.randn(n, tail, generator=generator) / rows**0.5 for n in (count, tail))
@@ -264,9 +273,35 @@ def halves(known: Tensor, seed: int, *, rows: int = ROWS, tail: int = 32, paired
         torch.cat([-low, high, *([-middle, middle] if paired else [0.3 - least])]),
         torch.cat([own, own, *[shared] * both]),
     )
-    mixture = torch.linalg.solve(shared.T.double(), own.T.double()).T.float()
     eye = torch.eye(count)
-    return Case(model=model, read_outs=torch.cat([eye, eye, *[-mixture] * both], dim=1))
+    return Case(model=model, read_outs=torch.cat([eye, eye, *[-_mixture(own, shared)] * both], dim=1))
+
+
+def halves_of_rounds(known: Tensor, seed: int, *, rows: int = ROWS, tail: int = 32) -> Case:
+    """The rows above the lower thresholds in one round, those below the upper ones in the next."""
+    generator = torch.Generator().manual_seed(seed)
+    count = rows - tail
+    directions, low, high = _bins(known, count, generator, share=1.3 / BATCH)
+    always, _, _ = _bins(known, tail, generator, share=1.3 / BATCH)
+    least = (known.flatten(1) @ always.T).amin(0)
+    own, shared = (torch.randn(n, tail, generator=generator) / rows**0.5 for n in (count, tail))
+    models = []
+    for wide, offsets in ((directions, -low), (-directions, high)):
+        torch.manual_seed(seed)
+        model = Net("linear", rows=rows, tail=tail)
+        model.put(torch.cat([wide, always]), torch.cat([offsets, 2 - least]), torch.cat([own, shared]))
+        with torch.no_grad():  # the same forces in both rounds
+            model.middle.bias.fill_(10.0)
+            model.head.weight.mul_(2e-4)
+        models.append(model)
+    eye, nothing = torch.eye(count), torch.zeros(count, tail)
+    read_outs = torch.cat([eye, nothing, eye, -_mixture(own, shared)], dim=1)
+    return Case(model=models[1], earlier=models[0], read_outs=read_outs)
+
+
+def _mixture(own: Tensor, shared: Tensor) -> Tensor:
+    """By what rows that always fire, with outgoing weights ``shared``, stand for those of ``own``."""
+    return torch.linalg.solve(shared.T.double(), own.T.double()).T.float()
 
 
 KINDS: Final[Mapping[str, Callable[[Tensor, int], Case]]] = {

@@ -181,6 +181,8 @@ def adapt(options: argparse.Namespace, known: set[str]) -> Iterator[dict[str, An
                 if key in known or (options.starts and number not in options.starts):
                     continue
                 case = make(dealt.known, seed)
+                if minutes and case.earlier is not None:
+                    continue  # one model is trained
                 if minutes:
                     state = options.out.with_name(f"{options.out.stem}-{number}-{seed}.safetensors")
                     case = train_against(case, servers, seconds=60 * minutes, state=state)

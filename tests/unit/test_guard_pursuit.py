@@ -1,5 +1,6 @@
 """What fixed read-outs get: pulls of every tensor, the search, the judgement, honest ranges, the verdict."""
 
+import copy
 import json
 from collections.abc import Callable
 
@@ -16,14 +17,14 @@ from glasshouse.examples import Batch
 from glasshouse.guard.layers.trace import LayerTrace, trace
 from glasshouse.guard.mitigate import mitigate
 from glasshouse.guard.preflight import Memory, preflight
+from glasshouse.guard.pursuit import search as searching
 from glasshouse.guard.pursuit.examples import Own, goals
-from glasshouse.guard.pursuit.found import look
+from glasshouse.guard.pursuit.found import OF_ROUNDS, look
 from glasshouse.guard.pursuit.fresh import initialise_again
-from glasshouse.guard.pursuit.groups import groups_of
+from glasshouse.guard.pursuit.groups import groups_of, stacked
 from glasshouse.guard.pursuit.inspect import HonestRanges, inspect_in_modes, modes_of
 from glasshouse.guard.pursuit.judge import judge
 from glasshouse.guard.pursuit.pulls import pulls_of
-from glasshouse.guard.pursuit import search as searching
 from glasshouse.guard.pursuit.search import ReadOuts, fit, search
 from glasshouse.interfaces import losses_of
 from glasshouse.store import write_tensors
@@ -353,7 +354,7 @@ def test_a_fit_of_a_row_that_equals_others_is_not_given_up_without_an_example_th
 def test_a_support_is_fitted_once_however_often_it_is_proposed() -> None:
     found = search(planted(24)[:64])
     supports = [
-        tuple(rows[weights != 0].sort().values.tolist()) + (int(rows[0]),)
+        (int(rows[0]), *rows[weights != 0].sort().values.tolist())
         for rows, weights in zip(found.rows, found.weights, strict=True)
         if int((weights != 0).sum()) > 2
     ]
@@ -450,6 +451,7 @@ def test_updates_three_rounds_apart_are_checked_together() -> None:
     [
         (lambda known: kinds.halves(known, 0), 0.2),
         (lambda known: kinds.halves(known, 0, paired=True), 0.2),
+        (lambda known: kinds.halves(known, 0, below=(0.94, 0.96)), 0.1),
         (lambda known: kinds.windows(known, 0, width=13, rows=512), 0.1),
     ],
 )
@@ -462,6 +464,27 @@ def test_read_outs_of_many_rows_are_found(make, least: float) -> None:
         for model in (case.model, twin)
     )
     assert found > usual + least
+
+
+def test_halves_of_two_rounds_are_found_and_those_of_honest_rounds_give_little() -> None:
+    dealt = pictures(whole_digits())
+    own = Own(inputs=dealt.own[0][:192], targets=dealt.own[1][:192])
+    case = kinds.halves_of_rounds(dealt.known, 0)
+    twin, _ = initialise_again(case.model, seed=50)
+    near = copy.deepcopy(twin)
+    with torch.no_grad():
+        for p in near.parameters():
+            p.mul_(1 + 1e-2 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))
+    pairs = ((case.earlier, case.model), (twin, near))
+    found, usual = (
+        max(
+            one.given.crowds
+            for one in look(stacked(*(pulls_of(m, own) for m in pair)), own, searches=OF_ROUNDS)
+        )
+        for pair in pairs
+    )
+    assert found > 0.3
+    assert usual < 0.05
 
 
 def whole_digits() -> tuple[Tensor, Tensor]:

@@ -123,7 +123,8 @@ class LayerTrace:
         if self.is_flat:
             return self.signed_sizes.abs()
         if (each := self._each) is not None:
-            return each.norm(dim=3).flatten(1)
+            lengths: Tensor = torch.linalg.vector_norm(each, dim=3)
+            return lengths.flatten(1)
         return torch.cat([_lengths(seen, pulls) for seen, pulls in self._positions()])
 
     @cached_property
@@ -319,7 +320,8 @@ def _conv_gradients(layer: nn.Conv2d, inputs: Tensor, pulls: Tensor) -> Tensor:
             each @ bands[:, :, :, phase, skipped * wide : (skipped + high) * wide].mT
             for skipped, phase in starts
         ]
-        by_row = torch.stack(gradients, dim=3).unflatten(4, (-1, layer.kernel_size[1]))
+        by_row = torch.stack(gradients, dim=3)  # (b, g, m, kernel's height, C / g · its width)
+        by_row = by_row.reshape(*by_row.shape[:4], -1, layer.kernel_size[1])
         found.append(by_row.transpose(3, 4).flatten(3))
     return torch.cat(found)
 

@@ -29,6 +29,11 @@ def search_crowds(pulls: Tensor) -> ReadOuts:
     return in_blocks(pulls, _in_block)
 
 
+def search_halves(pulls: Tensor) -> ReadOuts:
+    """The same without windows: rows of two rounds are all near, so that these would take minutes."""
+    return in_blocks(pulls, _halves_in_block)
+
+
 def search_completed(pulls: Tensor, passed: Tensor) -> ReadOuts:
     """Read-outs of halves, less what later units pass back: rows that always fire may be made of many pairs.
 
@@ -53,9 +58,17 @@ def search_completed(pulls: Tensor, passed: Tensor) -> ReadOuts:
 
 def _in_block(scaled: Tensor) -> ReadOuts:
     columns = scaled.T.contiguous()
-    if float((columns.abs() > FIRES).double().mean()) > NEVER_ZERO:
-        return ReadOuts.none()  # where every row always fires, nothing tells which share a hyperplane
-    return _windows(columns) + _halves(columns)
+    return ReadOuts.none() if _always_fire(columns) else _windows(columns) + _halves(columns)
+
+
+def _halves_in_block(scaled: Tensor) -> ReadOuts:
+    columns = scaled.T.contiguous()
+    return ReadOuts.none() if _always_fire(columns) else _halves(columns)
+
+
+def _always_fire(columns: Tensor) -> bool:
+    """Whether every row does, so that nothing tells which share a hyperplane."""
+    return float((columns.abs() > FIRES).double().mean()) > NEVER_ZERO
 
 
 def _windows(columns: Tensor) -> ReadOuts:
@@ -78,14 +91,16 @@ def _halves(columns: Tensor, count: int | None = None) -> ReadOuts:
         count: only these are rows; all others, and no others, are what always fires. None: all are rows.
     """
     fires = (columns.abs() > FIRES).double()
-    is_always = fires.mean(1) >= ALWAYS
-    shared = is_always.nonzero()[:, 0] if count is None else torch.arange(count, len(columns))
+    is_always, is_shared = fires.mean(1) >= ALWAYS, fires.mean(1) == 1
     if count is not None:
-        is_always[count:] = True
+        is_always[:count], is_shared[count:] = False, True
     opposite = _jaccard(fires, 1 - fires)
     beside = torch.maximum(_jaccard(fires, fires), opposite).fill_diagonal_(-1)
-    beside[:, is_always] = opposite[:, is_always] = opposite[is_always] = -1
+    # Of two halves of a hyperplane that is far out one fires for nearly everybody, and is no shared row.
+    beside[:, is_shared] = opposite[:, is_shared] = opposite[is_shared] = -1
     halves = (opposite.amax(1) >= CROWDED).nonzero()[:, 0]
+    is_always[halves] = False
+    shared = is_always.nonzero()[:, 0]
     if not len(halves) or not len(shared):
         return ReadOuts.none()
     shared = _spanning(columns, shared)

@@ -8,13 +8,14 @@ from typing import Any, Final, NamedTuple, final
 import torch
 from torch import Tensor
 
-from glasshouse.guard.pursuit.crowds import search_completed, search_crowds
+from glasshouse.guard.pursuit.crowds import search_completed, search_crowds, search_halves
 from glasshouse.guard.pursuit.examples import Own
 from glasshouse.guard.pursuit.groups import Group
 from glasshouse.guard.pursuit.judge import judge
 from glasshouse.guard.pursuit.limits import JUDGED, SEARCHED, SHARED
 from glasshouse.guard.pursuit.search import ReadOuts, search
 
+Search = Callable[[Tensor], ReadOuts]
 BATCH: Final = 64
 """Size of the batches in which they are judged."""
 
@@ -43,6 +44,8 @@ class Given:
     focus: float
 
 
+OF_ROUNDS: Final = (search, search_halves)
+"""What looks for read-outs of two rounds."""
 MEASURES: Final = ("rows", "rows_visible", "excess", "excess_visible", "crowds", "crowds_visible")
 """Measures of which each has a limit; ``focus`` decides which limits hold."""
 PARTS: Final = (*MEASURES, "focus")
@@ -78,9 +81,6 @@ def turns(own: Own) -> tuple[list[tuple[slice, slice]], int]:
     return pairs, min(BATCH, judged)
 
 
-Search = Callable[[Tensor], ReadOuts]
-
-
 def look(
     groups: Sequence[Group], own: Own, *, searches: Sequence[Search] = (search, search_crowds)
 ) -> list[Found]:
@@ -102,7 +102,7 @@ def look(
         sized = judge(group.sizes, single, batch=min(BATCH, len(own)))
         few, many = [_NOTHING], [_NOTHING]
         for find in searches:
-            crowded = find is search_crowds
+            crowded = find in (search_crowds, search_halves)
             part = partial(_of_half, find, group.pulls)
             added = _judged(group.pulls, single, swapped if crowded else pairs, batch, part)
             (many if crowded else few).append(added)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
 from glasshouse.guard.pursuit.examples import Own, train_loss
-from glasshouse.guard.pursuit.found import BATCH, PARTS, Found, Given, look, turns, used
+from glasshouse.guard.pursuit.found import BATCH, OF_ROUNDS, PARTS, Found, Given, look, turns, used
 from glasshouse.guard.pursuit.fresh import RECIPES, draw_buffers, initialise_again, kept_buffers, train
 from glasshouse.guard.pursuit.groups import groups_of, stacked
 from glasshouse.guard.pursuit.limits import (
@@ -27,7 +27,6 @@ from glasshouse.guard.pursuit.limits import (
     SEARCHED,
 )
 from glasshouse.guard.pursuit.pulls import pulls_of
-from glasshouse.guard.pursuit.search import search
 
 STEPS: Final = (0, 2, 8, 32)
 """Training steps after which honest models are measured."""
@@ -178,7 +177,7 @@ def learn_rounds(model: nn.Module, own: Own, *, models: int = FRESH) -> Range:
             continue  # its training diverged
         before = pulls_of(one, mine)
         found = [
-            look(stacked(before, pulls_of(moved, mine)), mine, searches=(search,))
+            look(stacked(before, pulls_of(moved, mine)), mine, searches=OF_ROUNDS)
             for moved in _moved(one, mine[: BATCH // 2])
         ]
         worst.append(_most([each.given for groups in found for each in groups]))

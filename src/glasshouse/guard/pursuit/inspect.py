@@ -12,7 +12,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from glasshouse.guard.pursuit.alone import depends_on_others, differs_in_evaluation
 from glasshouse.guard.pursuit.examples import Own, check_fit
-from glasshouse.guard.pursuit.found import MEASURES, Found, Given, look, used
+from glasshouse.guard.pursuit.found import MEASURES, OF_ROUNDS, Found, Given, look, used
 from glasshouse.guard.pursuit.groups import groups_of, stacked
 from glasshouse.guard.pursuit.honest import (
     DRAWN,
@@ -29,7 +29,6 @@ from glasshouse.guard.pursuit.honest import (
 )
 from glasshouse.guard.pursuit.limits import COVERED, FEWEST, JUDGED, OTHERS, SEARCHED
 from glasshouse.guard.pursuit.pulls import Pulls, pulls_of
-from glasshouse.guard.pursuit.search import search
 from glasshouse.wire import Inspection
 
 NAME: Final = "pursuit"
@@ -188,14 +187,15 @@ def _inspect(
     values = _values(found, ranges, pulls)
     for rounds, past in enumerate(earlier, 1):
         before = pulls_of(in_mode(past, mode), tried)
-        both = look(stacked(before, pulls, rounds=rounds), tried, searches=(search,))
+        both = look(stacked(before, pulls, rounds=rounds), tried, searches=OF_ROUNDS)
         pairs = NOTHING
         # Pairs of honest models take long to measure: only as many as are needed to tell.
         for models in (FEW, FRESH):
             if any(_exceeds(f, pairs) for f in both):
                 pairs = honest.rounds(mode, models)
         findings += [_sentence(f, pairs, tried) for f in both if _exceeds(f, pairs)]
-        values["rounds_excess"] = max([values.get("rounds_excess", 0.0), *(f.given.excess for f in both)])
+        together = (max(f.given.excess, f.given.crowds) for f in both)
+        values["rounds_excess"] = max([values.get("rounds_excess", 0.0), *together])
     if not findings and ranges.buffers:
         # Values that nobody can draw anew may be a design: then nothing is said, for better or worse.
         drawn = honest.known(mode, (DRAWN,))

@@ -169,7 +169,7 @@ def fit(columns: Tensor, support: Tensor, rows: Tensor) -> ReadOuts:
         rows: from which others are subtracted; one may come several times.
     """
     aimed, others = columns[rows], columns[support]  # (r, N), (r, k, N)
-    weights = torch.ones_like(aimed)
+    weights, beta = torch.ones_like(aimed), torch.zeros_like(support, dtype=torch.double)
     eye = _RIDGE * columns.shape[1] * torch.eye(support.shape[1], dtype=columns.dtype)
     for step in range(ROUNDS):
         weighted = others * weights[:, None]
