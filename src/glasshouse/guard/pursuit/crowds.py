@@ -93,7 +93,7 @@ def _halves(columns: Tensor, count: int | None = None) -> ReadOuts:
     fires = (columns.abs() > FIRES).double()
     is_always, is_shared = fires.mean(1) >= ALWAYS, fires.mean(1) == 1
     if count is not None:
-        is_always[:count], is_shared[count:] = False, True
+        is_always[:count], is_always[count:], is_shared[count:] = False, True, True
     opposite = _jaccard(fires, 1 - fires)
     beside = torch.maximum(_jaccard(fires, fires), opposite).fill_diagonal_(-1)
     # Of two halves of a hyperplane that is far out one fires for nearly everybody, and is no shared row.
