@@ -451,7 +451,6 @@ def test_updates_three_rounds_apart_are_checked_together() -> None:
     [
         (lambda known: kinds.halves(known, 0), 0.2),
         (lambda known: kinds.halves(known, 0, paired=True), 0.2),
-        (lambda known: kinds.halves(known, 0, below=(0.92, 0.94)), 0.1),
         (lambda known: kinds.windows(known, 0, width=13, rows=512), 0.1),
     ],
 )

@@ -91,16 +91,14 @@ def _halves(columns: Tensor, count: int | None = None) -> ReadOuts:
         count: only these are rows; all others, and no others, are what always fires. None: all are rows.
     """
     fires = (columns.abs() > FIRES).double()
-    is_always, is_shared = fires.mean(1) >= ALWAYS, fires.mean(1) == 1
+    is_always = fires.mean(1) >= ALWAYS
+    shared = is_always.nonzero()[:, 0] if count is None else torch.arange(count, len(columns))
     if count is not None:
-        is_always[:count], is_always[count:], is_shared[count:] = False, True, True
+        is_always[count:] = True
     opposite = _jaccard(fires, 1 - fires)
     beside = torch.maximum(_jaccard(fires, fires), opposite).fill_diagonal_(-1)
-    # Of two halves of a hyperplane that is far out one fires for nearly everybody, and is no shared row.
-    beside[:, is_shared] = opposite[:, is_shared] = opposite[is_shared] = -1
+    beside[:, is_always] = opposite[:, is_always] = opposite[is_always] = -1
     halves = (opposite.amax(1) >= CROWDED).nonzero()[:, 0]
-    is_always[halves] = False
-    shared = is_always.nonzero()[:, 0]
     if not len(halves) or not len(shared):
         return ReadOuts.none()
     shared = _spanning(columns, shared)
