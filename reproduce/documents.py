@@ -16,6 +16,7 @@ from glasshouse.attacks.statistics.joined import Differencing
 from glasshouse.attacks.statistics.stated_numbers import StatedNumbers
 from glasshouse.attacks.tabular import CertifiedRows, Facts, Leaves
 from glasshouse.attacks.trees.histogram_readout import HistogramReadout
+from glasshouse.data.sources import load
 from glasshouse.data.tables.clinic import clinic
 from glasshouse.data.tables.cohort import cohort
 from glasshouse.federation.setting import Setting
@@ -155,9 +156,18 @@ def of_survival(runs):
 
 
 def of_newton(runs):
-    """Rows certified by the size of a site."""
-    source = clinic("")
-    for count in (1, 4, 8, 12, 16, 20, 30, 200):
+    """Rows certified by the size of a site, of both tables."""
+    for source, counts in (
+        (clinic(""), (1, 4, 8, 12, 16, 20, 24, 30, 200)),
+        (load("adult"), (8, 16, 24, 30, 200)),
+    ):
+        print(source.name)
+        of_sites(runs, source, counts)
+
+
+def of_sites(runs, source, counts):
+    """One line per size."""
+    for count in counts:
         rows = wrong = stated = false = 0
         nulls = []
         for seed in range(runs if count < 20 else max(1, runs // 4)):

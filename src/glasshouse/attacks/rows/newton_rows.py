@@ -37,6 +37,12 @@ from glasshouse.transcript.view import View
 SUBJECT: Final = "attack 'newton_rows'"
 RANK: Final = 1e-11
 """Share of the largest eigenvalue of the sum of squares above which an eigenvalue is a row's, in float64."""
+SHARP: Final = 1e-16
+"""Error of float64 on the largest eigenvalue."""
+SHARE: Final = 1e-3
+"""Distance of a row's share of the sums from 1 up to which it may be there."""
+CHUNK: Final = 16_384
+"""Candidates whose shares are computed at a time."""
 CANDIDATES: Final = 800
 """Candidates above which they are more than the independent entries of small sites' sums."""
 INDEPENDENT: Final = 1e-7
@@ -70,12 +76,7 @@ class Moments:
 @final
 @dataclass(frozen=True, kw_only=True)
 class NewtonRows:
-    """Rows from the sums of one Newton step. No iterations, no randomness, no prior.
-
-    Args:
-        affine: residual up to which a category's equations count as met; 1e-5 suits the roots of float64
-            eigenvalues.
-    """
+    """Rows from the sums of one Newton step. No iterations, no randomness, no prior."""
 
     card: ClassVar[Card] = Card(
         title="Newton's sums",
@@ -97,8 +98,6 @@ class NewtonRows:
     needs: ClassVar[Needs] = needs(protocols=frozenset({"newton"}))
     budget: ClassVar[None] = None
 
-    affine: float = 1e-5
-
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
         """Counts, sums, and the rows where they are proved.
 
@@ -108,7 +107,7 @@ class NewtonRows:
         del rng
         got, table = received(view, subject=SUBJECT), table_in(view, subject=SUBJECT)
         moments = moments_of(got.document, table)
-        rows, labels = read_rows(moments, table, affine=self.affine)
+        rows, labels = read_rows(moments, table)
         inputs = torch.from_numpy(rows).float()
         inputs = table.project(inputs) if len(inputs) else inputs.reshape(0, *table.shape)
         levels = torch.full((len(inputs),), float(Certainty.PROVED))
@@ -172,17 +171,13 @@ def _facts(moments: Moments, table: Row) -> list[Fact]:
     return facts
 
 
-def read_rows(moments: Moments, table: Row, *, affine: float) -> tuple[Floats, np.ndarray]:
+def read_rows(moments: Moments, table: Row) -> tuple[Floats, np.ndarray]:
     """The rows (R, F) and their labels, each as often as it occurs; none where the certificate fails."""
     nothing = np.zeros((0, table.shape[0])), np.zeros(0, dtype=np.int64)
-    values, vectors = np.linalg.eigh(moments.squares[1:, 1:])
-    basis = vectors[:, values > RANK * values[-1]].T
-    if len(basis) > moments.count:
+    candidates = candidates_of(moments, table)
+    if candidates is None:
         return nothing
-    spanned = rows_in(basis, table, tolerance=affine)
-    if not spanned.finished or spanned.open or not 0 < len(spanned.rows) <= CANDIDATES:
-        return nothing
-    atoms = np.concatenate([np.ones((len(spanned.rows), 1)), spanned.rows], 1)
+    atoms = np.concatenate([np.ones((len(candidates), 1)), candidates], 1)
     # A candidate's matrix in coordinates of the range: r (r + 1) / 2 numbers instead of D².
     space = np.linalg.svd(atoms, full_matrices=False)[2][: np.linalg.matrix_rank(atoms)]
     upper = np.triu_indices(len(space))
@@ -203,7 +198,34 @@ def read_rows(moments: Moments, table: Row, *, affine: float) -> tuple[Floats, n
     if rank < there.sum() or not sure:
         return nothing
     labels = [[1] * one + [0] * (total - one) for one, total in zip(ones, counts[there], strict=True)]
-    return np.repeat(spanned.rows[there], counts[there], 0), np.concatenate(labels).astype(np.int64)
+    return np.repeat(candidates[there], counts[there], 0), np.concatenate(labels).astype(np.int64)
+
+
+def candidates_of(moments: Moments, table: Row) -> Floats | None:
+    """All rows (R, F) that may be among those of the sums; None: they are not listed, or too many.
+
+    Of rows that occur c times, and are independent of all others, xᵀ (Σ x xᵀ)⁺ x is 1 / c: of any row that is
+    there it is at most 1, and just 1 where the rank is the number of rows.
+    """
+    values, vectors = np.linalg.eigh(moments.squares[1:, 1:])
+    signal = values > RANK * values[-1]
+    basis, values, noise = vectors[:, signal].T, values[signal], np.abs(values[~signal])
+    if len(basis) > moments.count:
+        return None
+    error = 2 * max(noise.max(initial=0), SHARP * values[-1]) / values[0]
+    # In these coordinates the length of a row is the root of its share.
+    spanned = rows_in(np.sqrt(values)[:, None] * basis, table, error=error, longest=1 + SHARE)
+    if not spanned.finished or not len(spanned):
+        return None
+    kept = []
+    for start in range(0, len(spanned), CHUNK):
+        rows = spanned.rows(slice(start, start + CHUNK))
+        share = ((rows @ basis.T) ** 2 / values).sum(1)
+        fits = share < 1 + SHARE if len(basis) < moments.count else np.abs(share - 1) < SHARE
+        kept.append(rows[fits])
+    rows = np.concatenate(kept)
+    rows = table.project(torch.from_numpy(rows).float()).double().numpy()
+    return rows if 0 < len(rows) <= CANDIDATES else None
 
 
 def only_these(columns: Floats, target: Floats, there: np.ndarray) -> bool:
