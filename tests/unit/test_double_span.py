@@ -18,13 +18,21 @@ SOURCE = clinic("")
 ROWS = SOURCE.splits["train"].batch()
 
 
-def view_of(batch: Batch, *, seed: int = 0, noise: float = 0.0) -> View:
-    """What the server sees of one gradient of a small network."""
+def view_of(
+    batch: Batch, *, seed: int = 0, noise: float = 0.0, hidden: str = "128,32", gain: float = 1.0,
+    dead: float = 0.0,
+) -> View:  # fmt: skip
+    """What the server sees of one gradient of a small network, weights times ``gain``, some units dead."""
     architecture = Architecture(
-        name="mlp", inputs=SOURCE.inputs, task=SOURCE.task, arguments={"hidden": "128,32"}
+        name="mlp", inputs=SOURCE.inputs, task=SOURCE.task, arguments={"hidden": hidden}
     )
     model = build(architecture, rng=Rng.root(seed)).eval()
     parameters = dict(model.named_parameters())
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter *= gain if name.endswith("weight") else 1.0
+        first = next(p for name, p in parameters.items() if name.endswith("bias"))
+        first[: int(dead * len(first))] -= 50
     gradient = torch.autograd.grad(mean_loss(model, batch), list(parameters.values()))
     draws = torch.Generator().manual_seed(seed)
     sent = {
