@@ -1,4 +1,4 @@
-"""Rules of this code base that no linter knows: sizes, and randomness that is always an argument."""
+"""Rules of this code base that no linter knows: sizes, nesting, and randomness that is always an argument."""
 
 import ast
 from collections.abc import Iterator
@@ -19,6 +19,18 @@ ALWAYS_GLOBAL = {"rand_like", "randn_like", "randint_like", "manual_seed_all", "
 def long_functions(tree: ast.AST) -> list[str]:
     functions = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef))
     return [f.name for f in functions if (f.end_lineno or 0) - f.lineno + 1 > MAX_FUNCTION]
+
+
+COMPREHENSION = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def much_nested(tree: ast.AST) -> Iterator[str]:
+    """Functions with more than one comprehension that holds another."""
+    for function in (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)):
+        every = [n for n in ast.walk(function) if isinstance(n, COMPREHENSION)]
+        outer = [n for n in every if any(isinstance(x, COMPREHENSION) and x is not n for x in ast.walk(n))]
+        if len(outer) > 1:
+            yield function.name
 
 
 def draws_globally(call: ast.Call) -> bool:
@@ -52,6 +64,7 @@ def broken_rules(path: Path) -> Iterator[str]:
     if (lines := len(text.splitlines())) > MAX_FILE:
         yield f"{lines} lines"
     yield from (f"function {name} is too long" for name in long_functions(tree))
+    yield from (f"function {name} nests comprehensions twice" for name in much_nested(tree))
     if "fork_rng" not in text and path.name not in RESTORES:  # draws in fork_rng do not leave it
         yield from global_draws(tree)
 
@@ -81,6 +94,12 @@ def test_a_global_draw_is_noticed(code):
 )
 def test_a_draw_from_an_argument_is_fine(code):
     assert list(global_draws(ast.parse(code))) == []
+
+
+def test_a_second_nested_comprehension_is_noticed():
+    once = "def once():\n    return [[y for y in x] for x in z]"
+    twice = once.replace("once", "twice") + ", {len([y for y in x]) for x in z}"
+    assert list(much_nested(ast.parse(f"{once}\n{twice}"))) == ["twice"]
 
 
 def test_a_long_function_is_noticed():

@@ -241,12 +241,13 @@ def cross_claims(
     ]
     if len(own) > most:
         return []
-    rows = [
-        [_beside(claim, metric, ground, other, size=len(target.batch)) for _, other in own]
-        for claim, target in own
-    ]
-    every = [[side for side in row if side is not None] for row in rows]
-    return every if all(len(row) == len(own) for row in every) else []
+    table: list[list[Sides]] = []
+    for claim, target in own:
+        row = (_beside(claim, metric, ground, other, size=len(target.batch)) for _, other in own)
+        table.append([side for side in row if side is not None])
+        if len(table[-1]) < len(own):  # an exchange needs every pair
+            return []
+    return table
 
 
 def _sides(claim: Claim, metric: Metric, target: Target, ground: GroundTruth, *, count: int) -> Sides | None:

@@ -71,12 +71,16 @@ def gates_of(model: nn.Module, parts: Sequence[tuple[int, Callable[[nn.Module], 
         found.append([Gate(passed=t, mixed=mixed) for t, mixed in each if t is not None])
         if not found[-1]:
             return []
-    if any([g.passed.shape[1] for g in some] != [g.passed.shape[1] for g in found[0]] for some in found):
+    if any(_widths(some) != _widths(found[0]) for some in found):
         return []
     return [
         Gate(passed=torch.cat([g.passed for g in some]), mixed=some[0].mixed)
         for some in zip(*found, strict=True)
     ]
+
+
+def _widths(gates: Sequence[Gate]) -> list[int]:
+    return [gate.passed.shape[1] for gate in gates]
 
 
 def _passed_back(goal: Tensor, weights: Mapping[str, nn.Parameter]) -> list[Gate]:

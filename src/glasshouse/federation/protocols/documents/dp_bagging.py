@@ -196,19 +196,25 @@ def random_tree(
         thresholds[node] = float(np.float32(np.nextafter(cuts[feature][cut] - STEP, -np.inf)))
         for child, own in ((2 * node + 1, (low, cut)), (2 * node + 2, (cut + 1, high))):
             ends[child] = [*ends[node][:feature], own, *ends[node][feature + 1 :]]
+    return full_tree(features, thresholds, number, columns=len(cuts)), list(range(inner, size))
+
+
+def full_tree(features: list[int], thresholds: list[float], number: int, *, columns: int) -> dict[str, Any]:
+    """A full tree in XGBoost's keys: its nodes row by row, the leaves last and empty."""
+    size = len(features)
+    inner = size // 2
     children = [[2 * n + side if n < inner else LEAF for n in range(size)] for side in (1, 2)]
-    tree = {
+    return {
         "base_weights": [0.0] * size, "categories": [], "categories_nodes": [], "categories_segments": [],
         "categories_sizes": [], "default_left": [0] * size, "id": number, "left_children": children[0],
         "loss_changes": [0.0] * size, "parents": [2**31 - 1, *((n - 1) // 2 for n in range(1, size))],
         "right_children": children[1], "split_conditions": thresholds, "split_indices": features,
         "split_type": [0] * size, "sum_hessian": [0.0] * size,
         "tree_param": {
-            "num_deleted": "0", "num_feature": str(len(cuts)), "num_nodes": str(size),
+            "num_deleted": "0", "num_feature": str(columns), "num_nodes": str(size),
             "size_leaf_vector": "1",
         },
     }  # fmt: skip
-    return tree, list(range(inner, size))
 
 
 def reach(tree: dict[str, Any], inputs: Any) -> Any:
