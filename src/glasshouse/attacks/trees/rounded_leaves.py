@@ -173,7 +173,7 @@ def fitting_pairs(value: float, base: float, how: Configuration, told: Told) -> 
     Examples:
         >>> told = Told(rows=20, digits=3, smallest=1.0, shared=True)
         >>> fitting_pairs(0.257, 0.5, Configuration(), told).tolist()
-        [[5, 4]]
+        [[10, 8], [17, 13]]
     """
     n, ones = np.meshgrid(np.arange(told.rows + 1), np.arange(told.rows + 1), indexing="ij")
     hessian = n * base * (1 - base)
