@@ -90,6 +90,7 @@ def effective(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     def parts(keys: list[str]) -> list[Tensor | None]:
         return [left[key]() if key in left else None for key in keys]
 
+    # The four spellings of two parametrisations, by the name that only one of them has.
     for name in tensors:
         layer, _, last = name.rpartition(".")
         if last == "weight_g":
@@ -108,6 +109,7 @@ def effective(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         else:
             continue
         target = f"{layer}.weight" if layer else "weight"
+        # Parts that do not fit, or a weight that stands there anyway, are looked at as they are.
         if weight is None or target in left:
             continue
         for key in keys:

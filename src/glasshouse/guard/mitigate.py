@@ -148,6 +148,7 @@ def _find_remedy(case: Case, before: Preflight) -> Mitigation:
         if changed is None:
             continue
         after = changed.check()
+        # A remedy that leaves some examples readable may be enough once their rows are gone.
         if (
             after.leaks
             and before.sentences is None
@@ -157,6 +158,7 @@ def _find_remedy(case: Case, before: Preflight) -> Mitigation:
             words, changed, after = f"{name}, drop rows", rest, rest.check()
         change = distance(case.update, changed.update)
         trials.append(Trial(remedy=words, standing=_standing(after), change=change))
+        # Believed only where the search, run anew, finds nothing in what would be sent.
         if not after.leaks and after.controlled and change <= MOST and changed.passes():
             closed.append((change, words, changed, after))
             if change < CHEAP:

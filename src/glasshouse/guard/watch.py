@@ -150,12 +150,16 @@ class Watched:
         traces = []
         everybody = _Rows.of(order, len(inputs))
         for name, layer in linear.items():
+            # What the hooks noted during training stands for a pass of its own, if it was the same examples
+            # in the same layers.
             taken = [call for call in self.calls.get(name, ()) if call.pulls is not None]
             steps = [call.step for call in taken]
             rows = everybody if steps == list(range(len(order))) else None
             if not taken:
                 continue
             rows = rows or _Rows.of([order[step] for step in steps], len(inputs))
+            # None | Inputs of the first layer are the examples; others changed from step to step, and the
+            # last ones are taken.
             goals: Tensor | None = inputs.flatten(1)
             if all(call.inputs is not None for call in taken):
                 goals = rows.last([call.inputs for call in taken if call.inputs is not None])

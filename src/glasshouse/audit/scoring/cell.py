@@ -95,12 +95,14 @@ def score_attack(task: CellTask, attack: Plugin, runs: Sequence[Run], *, alone: 
     refusals += broken
     kinds = claimed_kinds(outcome for run in runs for outcome in run.outcomes)
     judges = judges_of(metrics, kinds, alone=alone)
+    # A federation in which nobody trained has no victims.
     runs = [run for run in runs if run.ground.truth.used]
     findings: dict[str, Finding] = {}
     numbers: dict[str, ScoredMetric] = {}
     notes: list[str] = []
     singles: dict[str, tuple[Victim, ...]] = {}
     for judge in judges:
+        # The first metric of a claim names single victims; those after it take its word.
         by = replace(judge, singles=singles.get(judge.metric.claim, ()))
 
         def work(judged: Judged = by) -> tuple[Finding, ScoredMetric, str] | None:
@@ -115,6 +117,7 @@ def score_attack(task: CellTask, attack: Plugin, runs: Sequence[Run], *, alone: 
             if finding.primary and finding.victims:
                 singles[judge.metric.claim] = finding.victims
             notes += [f"{label}: {note}"] if note else []
+    # Judges stand in an order of their own; the page keeps the scenario's.
     in_order = tuple(findings[name] for name in metrics if name in findings)
     return AttackScores(findings=in_order, refusals=tuple(refusals), numbers=numbers, notes=tuple(notes))
 

@@ -322,6 +322,7 @@ def _absent(measured: Measurement, there: Finding, runs: Sequence[Run]) -> dict[
             absent["ladder.label"] = "nobody guesses by the label here"
         if "twin" not in known:
             absent["ladder.twin"] = "some victim is the only private example of its label"
+    # One sentence for each part that a reader may look for.
     if there.exchange is None:
         absent["exchange"] = "the claim is the same for all victims, or there is one victim"
     if measured.control is None:

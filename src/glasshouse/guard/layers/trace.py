@@ -89,10 +89,12 @@ class LayerTrace:
         example pulls along its input alone. Elsewhere the direction is the one along which a fixed mixture of
         all units pulls, or ``along``, (B, g, n), that of a layer with the same inputs.
         """
+        # A unit that is evaluated once pulls along its input, whatever the server does.
         if self.is_flat:
             lengths = torch.linalg.vector_norm(self.inputs, dim=1, keepdim=True, dtype=torch.double)
             along = F.normalize(self.inputs, dim=1, eps=_TINY)
             return (self.pulls * lengths.to(self.pulls))[:, None], along[:, None]
+        # Small layers keep each example's whole gradient; large ones form it position by position.
         if (each := self._each) is not None:
             if along is None:
                 mixture = torch.randn(each.shape[1:3], generator=torch.Generator().manual_seed(0)).to(each)

@@ -101,11 +101,14 @@ def look(
         single = ReadOuts.single(group.pulls.shape[1])
         sized = judge(group.sizes, single, batch=min(BATCH, len(own)))
         few, many = [_NOTHING], [_NOTHING]
+        # Read-outs of few rows and of many have limits of their own, so they are kept apart.
         for find in searches:
             crowded = find in (search_crowds, search_halves)
             part = partial(_of_half, find, group.pulls)
             added = _judged(group.pulls, single, swapped if crowded else pairs, batch, part)
             (many if crowded else few).append(added)
+        # Later layers pass back which side of a hyperplane an example lies on: half of a read-out may stand
+        # there.
         if search_crowds in searches and (passed := _passed_later(groups, group)) is not None:
             pulls = torch.cat([group.pulls, passed], 1)
             part = partial(_of_half, search_completed, group.pulls, passed)

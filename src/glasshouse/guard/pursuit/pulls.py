@@ -128,6 +128,7 @@ def pulls_of(model: nn.Module, own: Own, *, balanced: bool = True) -> Pulls:
     lengths: dict[str, Tensor] = {}
     along: list[Tensor] = []
     for number, one in enumerate(recorded):
+        # Layers that read the same inputs are combined by a server: they pull along the same direction.
         twin = next((at for at in range(number) if _read_alike(recorded[at], one)), None)
         pulls, directions = one.projected(None if twin is None else along[twin])
         along.append(directions)
@@ -137,6 +138,7 @@ def pulls_of(model: nn.Module, own: Own, *, balanced: bool = True) -> Pulls:
         lengths[one.named("weight")] = torch.linalg.vector_norm(whole, dim=1)
         if one.named("bias") in trained:
             lengths[one.named("bias")] = torch.linalg.vector_norm(_summed(one.pulls, one), dim=1)
+    # Whatever no layer accounts for is differentiated example by example, or named as unseen.
     others = [name for name in trained if name not in lengths]
     unseen = _differentiate(Goal(model, balanced), own, others, sides, lengths) if others else {}
     sides += _behind_mixtures(model, own, balanced=balanced)
@@ -254,6 +256,8 @@ def _differentiate(
     model = with_batch_statistics(goal.model, own)
     work = Goal(model, goal.balanced)
     few = own[:2]
+    # What a tensor is taken for decides how its numbers are rows; where that cannot be followed, it was not
+    # looked at.
     uses = uses_of(lambda: goals(model, few, balanced=goal.balanced), model, names, (few.inputs, few.targets))
     unclear = {name: one.unclear for name, one in uses.items() if one.unclear}
     names = [name for name in names if name not in unclear]
@@ -272,6 +276,8 @@ def _differentiate(
             of_piece = divisions(places.shape, whole=False)
             ways[name] += [Piece(places=places, axes=axes) for axes in of_piece]
     try:
+        # Gradients of single examples are large: as many at a time as the numbers allow, kept as lengths
+        # along a direction.
         for some in own.parts(max(1, min(TOGETHER, _NUMBERS // max(1, numbers)))):
             for name, gradients in each_gradient(work, some, names).items():
                 parts[name].append(project(gradients, ways[name]))
@@ -282,6 +288,7 @@ def _differentiate(
         for number, axes in enumerate(ways[name]):
             place = 1 + 3 * number
             pulls, sizes, along = (torch.cat([chunk[place + k] for chunk in chunks]) for k in range(3))
+            # Rows that no example reaches are left out; their numbers stay known.
             alive = sizes.any(0)
             sides.append(
                 Side(

@@ -207,11 +207,13 @@ def _of_newton(sums: Newton, rows: Floats | None, fewest: int) -> Inspection:
     rank = int(np.linalg.matrix_rank(sums.hessian))
     values["rank"] = float(rank)
     findings = []
+    # As many rows as independent numbers: the sums are a system with one solution.
     if count <= rank:
         findings.append(
             f"sums of {count} rows, no more than the {rank} independent numbers of a row: the rows follow; "
             "wait for more rows, or send only sums over several sites"
         )
+    # At coefficients of 0 every row weighs a quarter, so that the sums are counts.
     if at_zero:
         positive = sums.gradient + 2 * sums.hessian[0]
         counts = np.concatenate([positive, 4 * sums.hessian[0] - positive])

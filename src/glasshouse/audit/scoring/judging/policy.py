@@ -135,6 +135,7 @@ def _gain_rows(cell: Cell, result: Result) -> Iterator[Limit]:
                 refused = _refused(cell, attack, result)
                 best = card.high if card.higher_leaks else card.low
                 state, reason = state_of_gain(f, limit, victims, refused=refused, best=best)
+                # Beside a bound on single victims the mean's end is that of victims like these.
                 whole = f.share is None or f.gain_high <= f.gain_end
                 end = f.gain_high if whole else f.gain_end
                 bounds = f"[{_number(f.gain_low, card)}, {_number(end, card)}]"
@@ -142,6 +143,7 @@ def _gain_rows(cell: Cell, result: Result) -> Iterator[Limit]:
                 gain = f"the gain in {card.label} is {_amount(f.gain, card)} {bounds}"
                 why = f"; {reason}." if reason else "."
                 yield row(state=state, text=f"{title}, {place}: {gain}; {tolerated}{why}")
+            # A limit on what nobody measured must not look as if it held.
             if not findings and _belongs(label, metric, cell.scenario.name, result):
                 none = f"no gain in {card.label} was measured ({_why_unmeasured(cell, attack, result)})"
                 yield row(state="unmeasured", text=f"{title}, {place}: {none}; {tolerated}.")

@@ -172,12 +172,14 @@ def _missing(evidence: Evidence) -> Iterator[tuple[str, str]]:
     if evidence.share is not None and evidence.share.out:
         out = f"{evidence.share.out} of {evidence.share.n}"
         yield f"the mean shows no leak, but {out} victims came out", "a look at the single victims"
+    # Then the mean: it may hide a few victims, so it only comes after them.
     yield from _unscored(evidence)
     gains = [evidence.gain] if evidence.exchange is None else [evidence.gain, evidence.exchange]
     if min(gain.high for gain in gains) > small_gain(evidence.metric, evidence.null):
         yield BEYOND_SMALL, "more victims or seeds"
     if evidence.certificate is not None and (missing := _with_canaries(evidence).missing):
         yield missing, "more iterations or restarts, or a loss that tells private examples from others"
+    # An upper bound on how many victims come out is what makes silence a statement.
     if evidence.share is None and evidence.ladder:
         yield f"single victims could not be judged ({evidence.why_no_share})", "more held-out examples"
     elif evidence.share is not None and evidence.share.most > evidence.share.margin:
@@ -188,6 +190,7 @@ def _missing(evidence: Evidence) -> Iterator[tuple[str, str]]:
             f"up to {most} of such victims could come out, {margin} are tolerated{few}",
             f"{evidence.share.needed} independent victims of whom none comes out",
         )
+    # Silence of an attack that misses known leaks says nothing.
     if evidence.power is None:
         yield NOT_PLANTED, "planting known leaks in this cell"
     elif evidence.power.found < POWER * evidence.power.planted:
