@@ -162,7 +162,7 @@ def repair(capture: Path, records: Sequence[Recorded], truth: Truth) -> tuple[st
     if not origins:
         return ()
     said, changed = [], {}
-    for key, value in _seen(records).items():
+    for key, value in _seen(records, terms).items():
         # What was only assumed gives way to what a test client did; what somebody stated is contradicted in
         # words, and stays.
         now = _value_of(terms, key)
@@ -192,22 +192,40 @@ def repair(capture: Path, records: Sequence[Recorded], truth: Truth) -> tuple[st
     return tuple(said)
 
 
-def _seen(records: Sequence[Recorded]) -> dict[str, Any]:
+def _seen(records: Sequence[Recorded], terms: Terms) -> dict[str, Any]:
     """Terms in which all recorded rounds of all test clients agree, by dotted key."""
     values: dict[str, list[Any]] = {}
     for record in records:
         for key, value in _seen_in(record).items():
             values.setdefault(key, []).append(value)
     agreed = [key for key, found in values.items() if found.count(found[0]) == len(found)]
-    return {key: values[key][0] for key in agreed}
+    size = shown_batch_size(records, terms.batch_size)
+    return {key: values[key][0] for key in agreed} | ({} if size is None else {"batch_size": size})
+
+
+def shown_batch_size(records: Sequence[Recorded], stated: int) -> int | None:
+    """The batch size that test clients show; None: they show nothing that is not stated.
+
+    A client with fewer examples than a batch has all of them in every step: it shows that the batch is no
+    smaller, and no more. One step alone shows nothing.
+    """
+    stepping = [one for one in records if len(one.steps) > 1]
+    sizes = {max(map(len, one.steps)) for one in stepping if not _has_all_in_each(one)}
+    if sizes:
+        return sizes.pop() if len(sizes) == 1 else None
+    least = max((max(map(len, one.steps)) for one in stepping), default=0)
+    return least if least > stated else None
+
+
+def _has_all_in_each(one: Recorded) -> bool:
+    """Whether every step has all examples of the client."""
+    different = {example.numpy().tobytes() for step in one.steps for example in step.inputs}
+    return all(len(step) == len(different) for step in one.steps)
 
 
 def _seen_in(one: Recorded) -> dict[str, Any]:
     """Terms that one round of one client shows."""
     seen: dict[str, Any] = {}
-    sizes = [len(step) for step in one.steps]
-    if len(sizes) > 1:
-        seen["batch_size"] = max(sizes)
     # Epochs: how often an example returns, where all return equally often.
     examples = [example.numpy().tobytes() for step in one.steps for example in step.inputs]
     times = {examples.count(example) for example in set(examples)} if len(examples) <= _COUNTED else set()
