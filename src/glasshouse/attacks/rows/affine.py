@@ -103,6 +103,7 @@ def points_of(found: Combinations, basis: Floats, table: Row) -> Iterator[Floats
     origins, free = found.origins @ basis, found.free @ basis
     numbers = {place.start: column for column, place in table.places() if column.numeric}
     entries = np.array(list(numbers))
+    # Nothing is open: the categories fix every number.
     if not len(free):
         yield origins[_in_range(origins, entries)]
         return
@@ -114,6 +115,7 @@ def points_of(found: Combinations, basis: Floats, table: Row) -> Iterator[Floats
     tried = 0
     for put_in in _ways(list(numbers), whole, len(free)):
         matrix = free[:, list(put_in)]
+        # These columns say nothing of what is open.
         if np.linalg.matrix_rank(matrix, 1e-3) < len(free):
             continue
         grid = np.array(list(product(*put_in.values())))

@@ -171,6 +171,7 @@ class _Search:
         places = list(self.steps)
         fixed = [f for f in range(chosen.shape[1]) if f not in self.steps]
         known, own = self.basis[:, fixed].T, self.basis[:, places]
+        # The categories are known numbers with an error: they leave a mean and a spread for the others.
         left, values, right = np.linalg.svd(known, full_matrices=False)
         total = values**2 + self.error**2
         middle = chosen[:, fixed] @ left * (values / total) @ right
@@ -187,12 +188,15 @@ class _Search:
         for place in low:
             state = state.given(places.index(place), np.zeros(len(state.at)))
         todo = {i: count for i, count in enumerate(self.steps.values()) if count}
+        # Columns of few steps are tried value by value, the least open one first, as each closes the others
+        # further.
         while todo:
             i = min(todo, key=lambda i: state.spread[i, i] * todo[i] ** 2)
             tried = state.tried(i, todo.pop(i))
             if tried is None:
                 return _Numbers.none(len(places), finished=False)
             state = tried
+        # Columns of many steps are not tried: they are read off, with an error, or they are open.
         wide = [i for i, count in enumerate(self.steps.values()) if not count]
         errors = np.zeros(state.means.shape)
         errors[:, wide] = state.left[:, None] * np.sqrt(np.maximum(np.diag(state.spread)[wide], 0))

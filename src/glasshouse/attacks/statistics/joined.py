@@ -95,6 +95,7 @@ def _of_one(change: Stated, table: Row, about: About, *, proved: bool) -> list[C
         if value is None:
             continue
         entry, at = place.start, value
+        # How exactly a value is known depends on its kind: a level is one, a number has the slack of its sum.
         if column.kind == "categorical":
             entry, at, error = place.start + int(value), 1.0, 0.5
         elif column.kind == "binary":

@@ -61,6 +61,7 @@ class StatedNumbers:
         numbers = got.document.numbers
         said = stated(numbers, table)
         filtered = bool(view.terms.options.get("filters", False))
+        # Whatever is stated is a fact; what follows from several numbers together comes after.
         facts = [Fact(what=What.COUNT, value=float(said.count))] if said.count is not None else []
         facts += [Fact(what=What.COUNT, value=float(n), label=k) for k, n in sorted(said.labels.items())]
         places = list(table.places())
@@ -71,6 +72,7 @@ class StatedNumbers:
                 facts.append(_sum(column, place.start, *said.sums[column.name], said.count))
         facts += _of_auc(numbers, said.count)
         claims: list[Claim] = [facts_of(got.about, facts)]
+        # Sums over one person are that person.
         if (row := one_row(said, table)) is not None:
             claims.append(CertifiedRows.proved(got.about, row[0]))
         return tuple(claims)

@@ -97,6 +97,7 @@ def count_cells(
     whole = _program(layers[-1], counted, later, reg_lambda)
     certain = np.zeros((len(cells), 2), dtype=np.bool_)
     used, counts = 0, _share_first(layers[0][0], counted)
+    # As many trees as the solver manages: fewer give coarser cells, and never wrong ones.
     for used in _tries(layers):
         some, known = layers[used]
         program = _program(layers[used], counted, later, reg_lambda)
@@ -110,6 +111,7 @@ def count_cells(
         likely = solve_likely(program, expected_in(some, known, counted, background), effort)
         counts = counts if likely is None else likely
         break
+    # What the other trees split further is shared out as public rows would be.
     for (before, _), (after, known) in pairwise(layers[used:]):
         expected = expected_in(after, known, counted, background)
         counts = _split(counts, _parents(before, after), expected)

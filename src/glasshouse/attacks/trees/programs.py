@@ -157,6 +157,7 @@ def certify(program: Program, counts: Ints, known: NDArray[np.bool_], effort: Ef
     left = effort.certify
     for cell, label in np.argwhere((counts > 0) & ~known):
         proved = True
+        # The count is the only one if the smallest and the largest that fit are the same, both proved.
         for sign in (1.0, -1.0):
             if least[cell, label] != most[cell, label] or not proved or left <= 0:
                 proved = False

@@ -152,6 +152,7 @@ def count_rounded(trees: TreeEnsemble, how: Configuration, told: Told, backgroun
         lower=sums.lower, upper=sums.upper,
         paths=np.arange(len(pairs))[:, None], margins=np.zeros((len(pairs), 2)),
     )  # fmt: skip
+    # Among all that fits, public rows say what is likely; half a row each keeps empty leaves possible.
     public = public_in(cells, background) + 0.5
     shares = np.log(public / public.sum())
     weights = [_likelihood(some, share) for some, share in zip(pairs, shares, strict=True)]
@@ -226,6 +227,7 @@ def _likeliest(pairs: Sequence[Ints], weights: Sequence[Floats], rows: int, posi
     now = np.full((rows + 1, rows + 1), -np.inf)
     now[0, 0] = 0.0
     chosen = []
+    # Leaf by leaf, the best way to every number of rows and positives so far ...
     for some, weight in zip(pairs, weights, strict=True):
         after, picks = np.full_like(now, -np.inf), np.zeros(now.shape, dtype=np.int32)
         for k, (n, ones) in enumerate(some.tolist()):
@@ -236,6 +238,7 @@ def _likeliest(pairs: Sequence[Ints], weights: Sequence[Floats], rows: int, posi
             picks[n:, ones:][better] = k
         now = after
         chosen.append(picks)
+    # ... and back from the announced numbers, by what was chosen on the way.
     at = (rows, int(now[rows].argmax()) if positives is None else positives)
     counts = []
     for some, picks in zip(reversed(pairs), reversed(chosen), strict=True):

@@ -224,6 +224,7 @@ def guarantee_of(setting: Setting, role: str = "server") -> Guarantee | None:
     passes = protocol.passes(rounds)
     clients = [(terms.of_client(client), len(shard)) for client, shard in enumerate(setting.shards)]
     proofs: list[Guarantee] = []
+    # One client whose updates prove nothing is enough: the guarantee is about any of them.
     for exposure in {_exposure(own, examples, rounds, passes) for own, examples in clients}:
         proved = guarantee(setting.defenses, exposure)
         if proved is None or (proved.neighbours == "update" and sends_statistics(setting)):

@@ -312,6 +312,7 @@ def _from_public(facts: Floats, public: Floats, count: int) -> Floats:
     for fact in guessed:
         what, column, label = int(fact[0]), int(fact[2]), fact[5]
         of_label = np.ones(len(public), dtype=np.bool_) if label < 0 else public[:, -1] == label
+        # The same column asked several times gets its values in order of how common they are.
         if what == OCCURS:
             values, times = np.unique(public[:, column], return_counts=True)
             turn = turns[column] = turns.get(column, -1) + 1
@@ -319,6 +320,7 @@ def _from_public(facts: Floats, public: Floats, count: int) -> Floats:
             middle = (fact[3] + fact[4]) / 2
             fact[3:5] += common - middle
             continue
+        # Counts and sums are what as many public rows would have.
         within = of_label
         if column >= 0 and what == COUNT:
             within = of_label & (public[:, column] >= fact[3]) & (public[:, column] <= fact[4])

@@ -104,9 +104,11 @@ class StatisticsProtocol(Reports):
         for name in ("sum", "mean", "minimum", "maximum"):
             if name in asked:
                 value = float(numbers[name])
+                # FLARE's filter blurs extremes, as they are somebody's values.
                 if self.filters and name in ("minimum", "maximum"):
                     value *= 1 + float(draws.choice([-1, 1]) * draws.uniform(*NOISE))
                 yield Statistic(name=name, value=value, column=column.name, **where)
+        # It also refuses histograms that have nearly a bin for each person.
         if "bins" not in asked or (self.filters and self.bins >= SHARE * len(values)):
             return
         entries = column.encode(torch.from_numpy(values)).numpy()[:, 0].astype(np.float64)

@@ -96,6 +96,7 @@ class XgbHistogram:
             broadcast(setting, number, common, recorder)
             for site in sites:
                 site.start()
+            # One tree a round: sums of gradients travel before anybody knows it.
             tree = how.grow(sites, cuts)
             for client, site in enumerate(sites):
                 sent = Histograms(tree=number, base=how.base_score, cuts=cuts, nodes=tuple(site.sent))
@@ -112,6 +113,8 @@ class XgbHistogram:
         while waiting:
             node, first, last, depth = waiting.pop(0)
             inside = [site.inside(first, last) for site in sites]
+            # Every site tells its sums of a node, until nothing is worth a split: then they are summed once
+            # more, for the leaf.
             split = None
             if depth < self.max_depth:
                 told = [site.tell(first, last, own) for site, own in zip(sites, inside, strict=True)]
@@ -127,6 +130,7 @@ class XgbHistogram:
             column, cut = split
             tree["feature"][node] = column
             tree["threshold"][node] = float(np.nextafter(cuts[column][cut] - STEP, -np.inf))
+            # A child is a box of bins: rows find it by their bins alone.
             for side, key in ((0, "left"), (1, "right")):
                 tree[key][node] = child = self._add(tree)
                 low, high = first.copy(), last.copy()
