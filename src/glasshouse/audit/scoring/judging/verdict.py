@@ -172,8 +172,8 @@ def _missing(evidence: Evidence) -> Iterator[tuple[str, str]]:
     if evidence.share is not None and evidence.share.out:
         out = f"{evidence.share.out} of {evidence.share.n}"
         yield f"the mean shows no leak, but {out} victims came out", "a look at the single victims"
-    # Then the mean: it may hide a few victims, so it only comes after them.
     yield from _unscored(evidence)
+    # The mean may hide a few victims, so it only comes after them.
     gains = [evidence.gain] if evidence.exchange is None else [evidence.gain, evidence.exchange]
     if min(gain.high for gain in gains) > small_gain(evidence.metric, evidence.null):
         yield BEYOND_SMALL, "more victims or seeds"
