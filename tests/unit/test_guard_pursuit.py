@@ -23,7 +23,8 @@ from glasshouse.guard.pursuit.found import OF_ROUNDS, look
 from glasshouse.guard.pursuit.fresh import initialise_again
 from glasshouse.guard.pursuit.groups import groups_of, stacked
 from glasshouse.guard.pursuit.inspect import HonestRanges, inspect_in_modes, modes_of
-from glasshouse.guard.pursuit.judge import judge
+from glasshouse.guard.pursuit.judge import _batches, dominance, focus_of, judge, rounding
+from glasshouse.guard.pursuit.limits import CLEAR, VISIBLE
 from glasshouse.guard.pursuit.pulls import pulls_of
 from glasshouse.guard.pursuit.search import ReadOuts, fit, search
 from glasshouse.interfaces import losses_of
@@ -329,6 +330,38 @@ def test_a_combination_is_found_on_one_half_and_isolates_the_other_half_s_exampl
     honest = planted(24)
     honest[::40, 0] -= 1
     assert judge(honest[64:], search(honest[:64]), batch=32).clear == 0
+
+
+@pytest.mark.parametrize("batch", [8, 64])
+@pytest.mark.parametrize("kept", [0.02, 0.3, 1.0])
+def test_who_is_judged_is_as_if_every_read_out_were_judged_in_every_batch(kept: float, batch: int) -> None:
+    generator = torch.Generator().manual_seed(5)
+    pulls = torch.randn(128, 30, generator=generator).double()
+    pulls *= torch.rand(128, 30, generator=generator) < kept
+    pulls[:, 3] = 0  # a dead row
+    read_outs = ReadOuts.single(30) + ReadOuts(
+        rows=torch.randint(30, (50, 3), generator=generator),
+        weights=torch.randn(50, 3, generator=generator).double(),
+    )
+    found = judge(pulls, read_outs, batch=batch)
+    each = []
+    for some in _batches(128, batch):
+        mixed = [
+            (pulls[some][:, r] * w).sum(1) for r, w in zip(read_outs.rows, read_outs.weights, strict=True)
+        ]
+        energy = torch.stack(mixed, 1).square()
+        each.append(dominance(energy, rounding(read_outs, pulls[some].square().sum(0))))
+    d = torch.stack(each)
+    assert found.clear == pytest.approx(float((d.amax(2) > CLEAR).double().mean()))
+    assert found.visible == pytest.approx(float((d.amax(2) > VISIBLE).double().mean()))
+    assert found.visible_alone == pytest.approx(float((d[..., :30].amax(2) > VISIBLE).double().mean()))
+    hits = (d.amax(1) > CLEAR).double().mean(0)
+    assert found.hits == pytest.approx(float(hits.max()))
+    assert hits[found.best] == hits.max()
+    largest = d[..., :30].amax(1)
+    assert focus_of(pulls, batch=batch) == pytest.approx(
+        float((largest.sum(1) / (largest > 0).sum(1).clamp_min(1)).mean())
+    )
 
 
 def test_a_fit_that_is_given_up_would_have_isolated_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from glasshouse.guard.pursuit.crowds import search_completed, search_crowds, search_halves
 from glasshouse.guard.pursuit.examples import Own
 from glasshouse.guard.pursuit.groups import Group
-from glasshouse.guard.pursuit.judge import judge
+from glasshouse.guard.pursuit.judge import focus_of, judge
 from glasshouse.guard.pursuit.limits import JUDGED, SEARCHED, SHARED
 from glasshouse.guard.pursuit.search import ReadOuts, search
 
@@ -99,7 +99,8 @@ def look(
     every = []
     for group in groups:
         single = ReadOuts.single(group.pulls.shape[1])
-        sized = judge(group.sizes, single, batch=min(BATCH, len(own)))
+        whole = min(BATCH, len(own))
+        sized = judge(group.sizes, single, batch=whole)
         few, many = [_NOTHING], [_NOTHING]
         # Read-outs of few rows and of many have limits of their own, so they are kept apart.
         for find in searches:
@@ -120,7 +121,7 @@ def look(
             excess_visible=max(one.visible for one in few),
             crowds=max(one.clear for one in many),
             crowds_visible=max(one.visible for one in many),
-            focus=sized.focus,
+            focus=focus_of(group.sizes, batch=whole),
         )
         best = max([*few, *many], key=lambda one: (one.hits, one.rows))
         every.append(Found(names=group.names, given=given, hits=best.hits, rows=best.rows))

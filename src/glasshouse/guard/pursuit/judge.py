@@ -14,6 +14,7 @@ from glasshouse.guard.pursuit.search import ReadOuts
 
 _TINY: Final = 1e-300
 _NUMBERS: Final = 2**18  # of responses in one pass
+_NEARLY: Final = 1 - 1e-9  # sums are added in another order
 
 
 @final
@@ -28,7 +29,6 @@ class Isolated:
         visible_alone: likewise at 18 dB.
         best: index of the read-out that isolates an example in most batches at 30 dB.
         hits: share of the batches in which it does.
-        focus: mean over the read-outs that anybody reaches of the largest dominance of one example.
     """
 
     clear: float
@@ -37,7 +37,6 @@ class Isolated:
     visible_alone: float
     best: int
     hits: float
-    focus: float
 
 
 def dominance(energy: Tensor, noise: Tensor) -> Tensor:
@@ -62,21 +61,23 @@ def rounding(read_outs: ReadOuts, rows: Tensor) -> Tensor:
 
 def judge(pulls: Tensor, read_outs: ReadOuts, *, batch: int) -> Isolated:
     """What ``read_outs`` isolate in random batches of ``batch`` of these examples, (N, R)."""
-    if not len(read_outs.rows):
-        return Isolated(clear=0, visible=0, clear_alone=0, visible_alone=0, best=0, hits=0, focus=0)
-    pulls = pulls.double() / pulls.double().abs().max().clamp_min(_TINY)
-    energy, alone = read_outs.of(pulls).square(), read_outs.alone
-    batches = _batches(len(pulls), batch)
-    tops, lone, focused, hits = [], [], [], torch.zeros(energy.shape[1], dtype=torch.double)
+    batches, pulls = _batches(len(pulls), batch), _scaled(pulls)
+    member = _membership(batches, len(pulls))
+    energy = read_outs.of(pulls).square()
+    # A batch's energy tells of most read-outs that no example has enough of it: only the others are judged.
+    able = (energy.amax(0) > _NEARLY * VISIBLE * (member @ energy).amin(0)).nonzero()[:, 0]
+    if not len(able):
+        return Isolated(clear=0, visible=0, clear_alone=0, visible_alone=0, best=0, hits=0)
+    energy, few = energy[:, able], ReadOuts(rows=read_outs.rows[able], weights=read_outs.weights[able])
+    noise, alone = rounding(few, member @ pulls.square()), few.alone
+    tops, lone, hits = [], [], torch.zeros(len(able), dtype=torch.double)
     # As many batches in one pass as fit: most layers are small, and each operation has its price.
-    for some in torch.split(batches, max(1, _NUMBERS // (batch * energy.shape[1]))):
-        d = dominance(energy[some], rounding(read_outs, pulls.square()[some].sum(1)))
+    size = max(1, _NUMBERS // (batch * len(able)))
+    for some, added in zip(torch.split(batches, size), torch.split(noise, size), strict=True):
+        d = dominance(energy[some], added)
         tops.append(d.amax(2))
         lone.append(d[..., alone].amax(2) if alone.any() else torch.zeros_like(tops[-1]))
-        largest = d.amax(1)
-        reached = largest > 0
-        focused.append((largest * reached).sum(1) / reached.sum(1).clamp_min(1))
-        hits += (largest > CLEAR).sum(0)
+        hits += (d.amax(1) > CLEAR).sum(0)
     top, single = torch.cat(tops), torch.cat(lone)
     best = int(hits.argmax())
     return Isolated(
@@ -84,10 +85,33 @@ def judge(pulls: Tensor, read_outs: ReadOuts, *, batch: int) -> Isolated:
         visible=float((top > VISIBLE).double().mean()),
         clear_alone=float((single > CLEAR).double().mean()),
         visible_alone=float((single > VISIBLE).double().mean()),
-        best=best,
+        best=int(able[best]) if hits[best] else 0,
         hits=float(hits[best] / len(batches)),
-        focus=float(torch.cat(focused).mean()),
     )
+
+
+def focus_of(pulls: Tensor, *, batch: int) -> float:
+    """How rarely rows fire: the mean over rows that anybody reaches of the largest dominance in a batch.
+
+    Args:
+        pulls: of N examples on R rows, (N, R).
+        batch: size of the batches.
+    """
+    energy, batches = _scaled(pulls).square(), _batches(len(pulls), batch)
+    whole = (1 + ROUNDING**2) * (_membership(batches, len(pulls)) @ energy)
+    largest = torch.stack([energy[some].amax(0) for some in batches]) / whole.clamp_min(_TINY)
+    reached = (largest > 0).sum(1).clamp_min(1)
+    return float((largest.sum(1) / reached).mean())
+
+
+def _scaled(pulls: Tensor) -> Tensor:
+    pulls = pulls.double()
+    return pulls / pulls.abs().max().clamp_min(_TINY)
+
+
+def _membership(batches: Tensor, count: int) -> Tensor:
+    """Which of ``count`` examples are in each batch, as 0 and 1, (T, N)."""
+    return torch.zeros(len(batches), count, dtype=torch.double).scatter(1, batches, 1.0)
 
 
 def _batches(count: int, batch: int) -> Tensor:

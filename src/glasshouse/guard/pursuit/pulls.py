@@ -25,7 +25,7 @@ from glasshouse.errors import BadValue
 from glasshouse.guard.layers.trace import LayerTrace, trace
 from glasshouse.guard.layers.views import uses_of
 from glasshouse.guard.pursuit.examples import Own, goals
-from glasshouse.guard.pursuit.gates import gates_of
+from glasshouse.guard.pursuit.gates import Gate, gates_of
 from glasshouse.guard.pursuit.gradients import (
     ODD,
     TOGETHER,
@@ -202,7 +202,12 @@ def _read_alike(first: LayerTrace, other: LayerTrace) -> bool:
 
 
 def _behind_mixtures(model: nn.Module, own: Own, *, balanced: bool) -> list[Side]:
-    parts = [(len(some), _goals_on(some, balanced=balanced)) for some in own.parts(TOGETHER)]
+    def passed(examples: Own) -> list[Gate]:
+        parts = [(len(some), _goals_on(some, balanced=balanced)) for some in examples.parts(TOGETHER)]
+        return gates_of(model, parts)
+
+    # Most models have none, and two examples tell it.
+    gates = passed(own) if passed(own[:2]) else []
     return [
         Side(
             name=f"units {number + 1} behind a fixed mixture",
@@ -212,7 +217,7 @@ def _behind_mixtures(model: nn.Module, own: Own, *, balanced: bool) -> list[Side
             numbers=torch.arange(gate.passed.shape[1]),
             mixed=gate.mixed,
         )
-        for number, gate in enumerate(gates_of(model, parts))
+        for number, gate in enumerate(gates)
     ]
 
 

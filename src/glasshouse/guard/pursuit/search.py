@@ -64,11 +64,8 @@ class ReadOuts:
 
     def of(self, pulls: Tensor) -> Tensor:
         """Responses (N, C) to pulls (N, R); of transposed rows of an update (n, R), what is read (n, C)."""
-        responses = pulls.new_zeros(len(pulls), len(self.rows))
-        for rows, weights in zip(self.rows.T, self.weights.T.to(pulls), strict=True):
-            some = weights.nonzero()[:, 0]
-            responses[:, some] += pulls[:, rows[some]] * weights[some]
-        return responses
+        weights = self.weights.to(pulls)
+        return F.embedding_bag(self.rows, pulls.T, per_sample_weights=weights, mode="sum").T.contiguous()
 
     def __add__(self, other: "ReadOuts") -> "ReadOuts":
         width = max(self.rows.shape[1], other.rows.shape[1])
