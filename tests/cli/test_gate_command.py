@@ -3,6 +3,7 @@
 import html
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,13 @@ import pytest
 
 import glasshouse
 from glasshouse.cli.main import main
+from glasshouse.cli.parts.gate_report import write_report
 from glasshouse.gate.apart.bench import Payload
 from glasshouse.gate.desk import Desk
 from glasshouse.gate.log import Log
 from glasshouse.gate.message import Origin, Outgoing
 from glasshouse.gate.policy import read_policy
+from glasshouse.gate.summary import Job, Summary
 from glasshouse.gate.words import CHANGED, REFUSED
 
 POLICY = """
@@ -90,6 +93,17 @@ def test_the_officers_page(site, capsys, name):
         assert "Uploaded code may be able to go around the gate" in text
         assert "unlisted" in text
         assert "Data set scans: epsilon" in text
+
+
+@pytest.mark.parametrize("run", ["\n# SAFE", "[a](//b)", "|x|\x1b[2J", "<b>x</b>"])
+def test_a_servers_name_of_a_run_is_text_on_the_officers_page(tmp_path, run):
+    """The server names runs, and the page is for the site's officer."""
+    jobs = (Job(run=run, first="2026-11-28T08:00", last="2026-11-28T08:00", actions=Counter(passed=1)),)
+    summary = Summary(jobs=jobs, spent=(), grade="A", sentence="", unknown=0)
+    write_report(tmp_path / "page.md", summary, None, entries=1)
+    page = (tmp_path / "page.md").read_text()
+    assert not re.search(r"^#+ SAFE|\x1b|<b>|[^\\]\[a|[^\\]\|x", page, re.MULTILINE)
+    assert {row.count(" | ") for row in page.splitlines() if row.startswith("| ")} == {5}
 
 
 def test_every_rule_has_a_sentence_and_every_sentence_a_rule():

@@ -1,7 +1,9 @@
 """SARIF: what the guard found in a file, for services that show it beside a change."""
 
 import json
+import os
 from pathlib import Path
+from urllib.parse import unquote_to_bytes
 
 import pytest
 import torch
@@ -39,3 +41,14 @@ def test_relative_paths_stay_relative_and_names_are_escaped():
     assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "models/a%20b.pt"
     assert "\x1b" not in result["message"]["text"]
     assert len(result["partialFingerprints"]["sentence/v1"]) == 64
+
+
+@pytest.mark.parametrize(
+    ("name", "uri"),
+    [("a#b.pt", "a%23b.pt"), ("50%.pt", "50%25.pt"), ("a?b.pt", "a%3Fb.pt"), ("x\udcff.pt", "x%FF.pt")],
+)
+def test_a_relative_path_is_a_uri_that_leads_to_the_file(name, uri):
+    """Anything after a '#' would be a place inside another file."""
+    (place,) = sarif({Path(name): []})["runs"][0]["artifacts"]
+    assert place["location"]["uri"] == uri
+    assert os.fsdecode(unquote_to_bytes(uri)) == name

@@ -6,8 +6,10 @@ import pytest
 from report_cards import METRICS
 from test_audit import control, finding
 
+from glasshouse.audit.scoring.judging.policy import state_of_gain
 from glasshouse.audit.scoring.judging.power import powers_of
 from glasshouse.audit.scoring.judging.verdict import (
+    BEYOND_SMALL,
     NOT_PLANTED,
     UNBOUNDED,
     Evidence,
@@ -120,6 +122,23 @@ def test_luck_and_the_pixels_have_the_last_word_over_a_run():
     assert (first.verdict, first.denied_by) == ("not shown", "psnr")
     assert second is pixels
     assert settle([likeness, finding(metric="psnr")], CARDS)[0].verdict == "leaks"
+
+
+def test_no_metric_is_silent_about_claims_that_leak_by_another():
+    """Rows of which every number came out: no row was read exactly, and cells leak."""
+    cells, exact = finding(metric="psnr"), finding(metric="identification", verdict="no leak found")
+    first, second = settle([cells, exact], CARDS)
+    assert (first.verdict, second.verdict) == ("leaks", "not shown")
+    assert second.reason == f"by {CARDS['psnr'].label} the same claims leak"
+    assert second.lacks == (second.reason,)
+    open_ended = replace(exact, verdict="not shown", reason=BEYOND_SMALL, lacks=(BEYOND_SMALL,))
+    assert state_of_gain(open_ended, 2.0)[0] == "holds"
+    assert state_of_gain(settle([cells, open_ended], CARDS)[1], 2.0)[0] == "undecided"
+    # Of other claims, or about something else than the examples, nothing follows.
+    for other in (replace(cells, attack="another"), replace(cells, claim="labels")):
+        assert settle([other, exact], CARDS)[1] is exact
+    lucky = replace(cells, p_adjusted=0.2)
+    assert settle([lucky, exact], CARDS)[1] is exact
 
 
 def test_without_a_bound_on_the_share_nothing_is_a_silence():

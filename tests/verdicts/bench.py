@@ -19,6 +19,7 @@ from glasshouse.results.records import Control, Finding, Power
 from glasshouse.rng import Rng
 from glasshouse.scenario.axes import Cell
 from glasshouse.scenario.load import from_dict
+from glasshouse.scenario.spec import Scenario
 from glasshouse.tasks.classification import Classification
 from glasshouse.truth.record import Truth, Used
 from glasshouse.wire import Architecture, Batch, Terms
@@ -80,23 +81,24 @@ class Bench:
 
     def scores(self) -> AttackScores:
         """The findings and refusals."""
+        scenario = self._scenario()
+        attack = scenario.attacks[0]
+        task = CellTask(
+            cell=Cell(scenario=scenario, axes={}, hash="0" * 16),
+            groups=(),
+            run="run",
+            controls={control_key(attack): self.control},
+            powers={}
+            if self.power is None
+            else {power_key(attack, kind): self.power for kind in ("reconstruction", "labels")},
+        )
+        return score_attack(task, attack, [self.run()])
+
+    def run(self) -> Run:
+        """The federation and the claims about it, as a scorer reads them."""
         size, classes = self.examples, int(self.private.labels.max()) + 1
         n = len(self.private) // size
-        scenario = from_dict(
-            {
-                "name": "bench",
-                "attacks": [{"name": self.attack}],
-                "grants": self.grants,
-                "audit": {
-                    "metrics": list(self.metrics),
-                    "margin": self.margin,
-                    "distractors": self.distractors,
-                    **self.options,
-                },
-            }
-        )
-        shape = tuple(self.private.inputs.shape[1:])
-        modality = self.modality or Image(size=shape)
+        modality = self.modality or Image(size=tuple(self.private.inputs.shape[1:]))
         context = ScoreContext(
             classes=max(classes, 2),
             distractors=self.heldout.inputs[: self.distractors],
@@ -121,7 +123,7 @@ class Bench:
         )
         ground = GroundTruth(truth=truth, heldout=self.heldout, run="run", terms=terms, context=context)
         book = NullBook(modality=modality, auxiliary=self.auxiliary, context=context, rng=Rng.root(0))
-        run = Run(
+        return Run(
             folder="run",
             seed=0,
             units=[(Unit(rounds=(0,), client=c), Outcome(claims=self._claims(c))) for c in range(n)],
@@ -129,18 +131,20 @@ class Bench:
             book=book,
             guarantee=self.guarantee,
         )
-        attack = scenario.attacks[0]
-        key = control_key(attack)
-        task = CellTask(
-            cell=Cell(scenario=scenario, axes={}, hash="0" * 16),
-            groups=(),
-            run="run",
-            controls={key: self.control},
-            powers={}
-            if self.power is None
-            else {power_key(attack, kind): self.power for kind in ("reconstruction", "labels")},
-        )
-        return score_attack(task, attack, [run])
+
+    def _scenario(self) -> Scenario:
+        raw = {
+            "name": "bench",
+            "attacks": [{"name": self.attack}],
+            "grants": self.grants,
+            "audit": {
+                "metrics": list(self.metrics),
+                "margin": self.margin,
+                "distractors": self.distractors,
+                **self.options,
+            },
+        }
+        return from_dict(raw)
 
     def finding(self, metric: str = "") -> Finding:
         """The finding by one metric, or by the first."""
@@ -153,7 +157,7 @@ class Bench:
         return (
             Reconstruction(
                 about=About(rounds=(0,), client=client),
-                inputs=inputs.float(),
+                inputs=inputs.to(self.private.inputs.dtype),
                 labels=None,
                 confidence=torch.ones(len(inputs)),
             ),

@@ -8,7 +8,7 @@ Shape letters: B examples, R candidates (claimed examples), N originals; the sha
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal, final
 
@@ -181,6 +181,13 @@ class Modality(ABC):
         """
         del candidates, originals
         return {}
+
+    def apart(self, examples: Tensor) -> Iterator[Tensor]:
+        """How far examples (B, ...) are from one another, (B, B): as a whole, then in parts known alone.
+
+        Whether claims change with their victims is asked of each. Default: as a whole.
+        """
+        yield self.distance(examples, examples)
 
     @abstractmethod
     def nulls(self) -> Sequence[Null]:

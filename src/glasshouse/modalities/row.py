@@ -8,7 +8,7 @@ Shape letters: B rows, R candidates, N originals, F entries of an encoded row, C
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal, final
 
@@ -19,6 +19,7 @@ from glasshouse.errors import BadValue
 from glasshouse.examples import Batch
 from glasshouse.modalities import guesses
 from glasshouse.modalities.base import Display, Modality, Null, Wanted
+from glasshouse.modalities.likeness import correlation
 from glasshouse.outside import limits
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -29,6 +30,10 @@ ColumnKind = Literal["continuous", "integer", "categorical", "binary"]
 KINDS: Final[tuple[ColumnKind, ...]] = ("continuous", "integer", "categorical", "binary")
 COLUMNS: Final = 4096
 """Largest number of columns of a table."""
+FEWEST_NUMBERS: Final = 3
+"""Numbers of a row from which their correlation with another's says something: any two are on a line."""
+GROUPS: Final = 32
+"""Parts at most in which rows are compared with one another."""
 SLACK: Final = 1e-4
 """Tolerated excess over [0, 1] of an encoded entry: rounding of a normalisation that was undone."""
 
@@ -249,6 +254,29 @@ class Row(Modality):
         for i, column in enumerate(self.columns):
             total += column.distance(left[:, i, None], right[None, :, i])
         return total / len(self.columns)
+
+    def likenesses(self, candidates: Tensor, originals: Tensor) -> Mapping[str, Tensor]:
+        """Numbers inverted or of another scale; right in a few cells, each worth as much as it is rare."""
+        left, right = self.decode(candidates), self.decode(originals.to(candidates.device))
+        worth = torch.zeros(len(left), len(right), dtype=torch.float64, device=left.device)
+        for i, column in enumerate(self.columns):
+            same = column.distance(left[:, i, None], right[None, :, i]) == 0
+            share = (1 + same.double().sum(1, keepdim=True)) / (1 + len(right))
+            worth += same * -share.log()
+        found = {"right in a few cells": worth}
+        numbers = [place.start for column, place in self.places() if column.numeric]
+        if len(numbers) >= FEWEST_NUMBERS:
+            form = "its numbers inverted, or of another level and scale"
+            found[form] = correlation(candidates[:, numbers], originals[:, numbers].to(candidates.device))
+        return found
+
+    def apart(self, examples: Tensor) -> Iterator[Tensor]:
+        """As whole rows, then in every column; many columns in groups of neighbours."""
+        yield self.distance(examples, examples)
+        values, count = self.decode(examples), len(self.columns)
+        for group in torch.arange(count).chunk(min(count, GROUPS)):
+            each = (self.columns[i].distance(values[:, i, None], values[None, :, i]) for i in group.tolist())
+            yield sum(each, torch.zeros(len(values), len(values), dtype=torch.float64)) / len(group)
 
     def cells(self, claimed: Tensor, originals: Tensor) -> Tensor:
         """Which cells of claimed rows (B, F) are those of the originals (B, F), row by row: (B, C) bool."""

@@ -105,14 +105,19 @@ class Sentence(Modality):
         return differ.double().sum(2) / either.double().sum(2).clamp_min(1)
 
     def likenesses(self, candidates: Tensor, originals: Tensor) -> Mapping[str, Tensor]:
-        """The same words in another order."""
+        """The same words in another order; the same rare words, each worth as much as it is rare."""
         every = torch.cat([candidates, originals.to(candidates.device)])
         words, places = torch.unique(every, return_inverse=True)
         counts = torch.zeros(len(every), len(words), dtype=torch.float64, device=every.device)
         counts.scatter_add_(1, places, self.vocabulary.real(every).double())
+        has = (counts > 0).double()
         counts /= counts.norm(dim=1, keepdim=True).clamp_min(1e-12)
-        left, right = counts[: len(candidates)], counts[len(candidates) :]
-        return {"the same words in another order": left @ right.T}
+        first = len(candidates)
+        worth = -((1 + has[first:].sum(0)) / (1 + len(originals))).log()
+        return {
+            "the same words in another order": counts[:first] @ counts[first:].T,
+            "the same rare words": (has[:first] * worth) @ has[first:].T,
+        }
 
     def nulls(self) -> Sequence[Null]:
         """Padding; frequent, random and modelled sentences; a random sentence of the victim's label."""

@@ -5,9 +5,11 @@ to 3.27 (result).
 """
 
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from glasshouse import __version__
 from glasshouse.outside.text import visible
@@ -68,4 +70,4 @@ def _result(sentence: str, place: Mapping[str, str], index: int) -> dict[str, An
 
 def _place(path: Path) -> dict[str, str]:
     """A path as a URI: relative where it is, so that a service finds the file in its checkout."""
-    return {"uri": path.as_uri() if path.is_absolute() else visible(path.as_posix()).replace(" ", "%20")}
+    return {"uri": path.as_uri() if path.is_absolute() else quote(os.fsencode(path.as_posix()))}

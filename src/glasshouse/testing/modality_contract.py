@@ -95,6 +95,16 @@ class ModalityContract:
             assert bool(table.isfinite().all())
             assert bool((table[:, :3].diagonal() >= table.amax(1) - 1e-9).all())
 
+    def test_examples_are_apart_as_a_whole_and_in_parts(self, modality: Modality, examples: Tensor) -> None:
+        """The first table is that of whole examples; each is (B, B), symmetric, and 0 for equal examples."""
+        whole, *parts = modality.apart(examples)
+        torch.testing.assert_close(whole, modality.distance(examples, examples))
+        for table in parts:
+            assert table.shape == whole.shape
+            assert bool((table >= 0).all())
+            torch.testing.assert_close(table, table.T)
+            assert float(table.diagonal().max()) <= modality.same
+
     def test_nulls_climb_the_ladder_and_guess_valid_examples(
         self, modality: Modality, auxiliary: Batch
     ) -> None:

@@ -9,8 +9,10 @@ from glasshouse.errors import BadFile
 from glasshouse.gate.policy import Policy
 from glasshouse.gate.summary import Job, Spent, Summary
 from glasshouse.gate.words import CHANGED, REFUSED, say_uncovered
+from glasshouse.outside.text import markdown as escape
 from glasshouse.report import words
-from glasshouse.report.html import Verdict, write_page
+from glasshouse.report.html import Verdict, save, write_page
+from glasshouse.report.markdown import table as markdown_table
 from glasshouse.report.numbers import plain
 from glasshouse.results.exhibits import Place, table
 from glasshouse.results.records import Exhibit
@@ -99,12 +101,11 @@ def write_report(page: Path, summary: Summary, site: Policy | None, *, entries: 
         return
     if page.suffix != ".md":
         raise BadFile(f"page '{page}'", needs=".html or .md", got=page.suffix, fix="choose one")
-    lines = [f"# {verdict.title}", "", verdict.lead]
+    lines = [f"# {verdict.title}", "", escape(verdict.lead)]
     for one in shown:
-        columns, rows = one.data["columns"], one.data["rows"]
-        lines += ["", f"## {one.title}", "", "| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-        lines += ["| " + " | ".join(str(cell).replace("|", "/") for cell in row) + " |" for row in rows]
-    page.write_text("\n".join(lines) + "\n")
+        rows = [[escape(str(cell)) for cell in row] for row in one.data["rows"]]
+        lines += ["", f"## {one.title}", "", markdown_table(one.data["columns"], rows)]
+    save("\n".join(lines) + "\n", page)
 
 
 def _exhibits(summary: Summary, site: Policy | None) -> list[Exhibit]:

@@ -5,6 +5,7 @@ scored, but such silence is none.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 import numpy as np
 import torch
@@ -13,19 +14,22 @@ from torch import Tensor
 
 from glasshouse.audit.scoring.read import Run
 from glasshouse.audit.scoring.table import SHIFT_HELDOUT, claims_about_examples
-from glasshouse.metrics.statistics.recognised import recognised_p
+from glasshouse.metrics.statistics.recognised import Pair, dependence_p, recognised_p
 from glasshouse.metrics.statistics.strangers import copied_p
 from glasshouse.metrics.statistics.units import Numbers
 from glasshouse.modalities.base import Modality
 
-__all__ = ["holds_copy", "recognised_form"]
+__all__ = ["CHANGES", "holds_copy", "recognised_form"]
+
+CHANGES: Final = "they change with the victim"
 
 
 def recognised_form(runs: Sequence[Run], *, level: float) -> str:
     """The form in which claims are most like their own victims, in words; "": in none that is known.
 
     Every claim is compared with its own examples, and with private examples of others and held-out ones of
-    the same label. The level is shared by the forms.
+    the same label. Beside all forms that are known, claims may change with their victims in any other. The
+    level is shared by the forms.
 
     Args:
         runs: of one attack.
@@ -36,8 +40,39 @@ def recognised_form(runs: Sequence[Run], *, level: float) -> str:
         for form, first, chance in _trials(run):
             trials.setdefault(form, []).append((first, chance))
     p_values = {form: recognised_p(*map(np.array, zip(*rows, strict=True))) for form, rows in trials.items()}
+    if blocks := [block for run in runs if (block := _apart(run)) is not None]:
+        parts, strata = zip(*blocks, strict=True)
+        p_values[CHANGES] = dependence_p(parts, strata, rng=runs[0].book.rng.child("dependence"))
     form = min(p_values, key=lambda name: p_values[name], default="")
     return form if form and p_values[form] * len(p_values) <= level else ""
+
+
+def _apart(run: Run) -> tuple[list[Pair], NDArray[np.int64]] | None:
+    """By part, how far claims are from one another, and the truths that they are about; and their strata.
+
+    Updates are exchanged that have equally many examples of each label. None: no two can be.
+    """
+    claims, modality = list(claims_about_examples(run)), run.book.modality
+    batches = [run.ground.target(number, about.client).batch for about, number, _ in claims]
+    kinds: dict[bytes, int] = {}
+    keys = (torch.sort(b.labels).values if b.labels.ndim == 1 else torch.zeros(len(b)) for b in batches)
+    strata = np.array([kinds.setdefault(key.numpy().tobytes(), len(kinds)) for key in keys], dtype=np.int64)
+    if len(kinds) == len(claims):
+        return None
+    sides = ([inputs for _, _, inputs in claims], [batch.inputs for batch in batches])
+    left, right = (_between(side, modality) for side in sides)
+    return list(zip(left, right, strict=True)), strata
+
+
+def _between(sets: Sequence[Tensor], modality: Modality) -> Iterator[Numbers]:
+    """Energy distances between sets of examples, (n, n), by part: of single ones their distance."""
+    owners = np.repeat(np.arange(len(sets)), [len(one) for one in sets])
+    member = (owners[:, None] == np.arange(len(sets))[None]).astype(np.float64)
+    shares = member / member.sum(0)
+    for apart in modality.apart(torch.cat([*sets])):
+        means = shares.T @ apart.sqrt().cpu().numpy() @ shares
+        within = np.diagonal(means)
+        yield np.asarray(means - (within[:, None] + within[None]) / 2, dtype=np.float64)
 
 
 def holds_copy(runs: Sequence[Run], *, level: float) -> bool:

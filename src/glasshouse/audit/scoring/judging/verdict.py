@@ -236,13 +236,40 @@ BY_LUCK: Final = "among this many findings it would be expected by luck"
 
 
 def settle(findings: Sequence[Finding], cards: Mapping[str, MetricCard]) -> tuple[Finding, ...]:
-    """The findings of a run with their last word: what luck or the pixels explain is not shown to leak.
+    """The findings of a run with their last word.
+
+    What luck or the pixels explain is not shown to leak, and beside a leak by one metric of examples no other
+    one of the same claims says "no leak found".
 
     Args:
         findings: of the whole run, with adjusted p-values (:func:`with_family`).
         cards: of their metrics, by name.
     """
-    return tuple(_settled(finding, findings, cards) for finding in findings)
+    settled = tuple(_settled(finding, findings, cards) for finding in findings)
+    leaking = {
+        f.claim_key: cards[f.metric].label
+        for f in settled
+        if f.verdict in ("leaks", "contradiction") and _of_examples(f, cards)
+    }
+    return tuple(
+        _beside_leak(f, leaking[f.claim_key]) if f.claim_key in leaking and _of_examples(f, cards) else f
+        for f in settled
+    )
+
+
+def _of_examples(finding: Finding, cards: Mapping[str, MetricCard]) -> bool:
+    return finding.metric in cards and cards[finding.metric].severity == "images"
+
+
+def _beside_leak(finding: Finding, other: str) -> Finding:
+    """The finding, whose claims leak by the metric ``other``: a silence by this one is none."""
+    if finding.verdict not in ("no leak found", "not shown"):
+        return finding
+    reason, remedy = f"by {other} the same claims leak", "a look at what it claims"
+    lacking = replace(finding, lacks=(*finding.lacks, reason))
+    if finding.verdict == "not shown":
+        return lacking
+    return replace(lacking, verdict="not shown", reason=reason, remedy=remedy)
 
 
 def _settled(finding: Finding, findings: Sequence[Finding], cards: Mapping[str, MetricCard]) -> Finding:

@@ -1,0 +1,173 @@
+"""Rows, sentences and pictures that are known in part, or in another form, are no silence."""
+
+import numpy as np
+import pytest
+import torch
+from tests.verdicts.audits import normal
+from tests.verdicts.bench import SHAPE, Bench, batch, bench, textured
+
+from glasshouse.audit.scoring.judging.recognition import CHANGES, recognised_form
+from glasshouse.metrics.statistics.recognised import dependence_p
+from glasshouse.modalities.row import Column, Row
+from glasshouse.modalities.sentence import Sentence
+from glasshouse.results.judgement import ONE_SIDE
+from glasshouse.rng import Rng
+from glasshouse.tokens.vocabulary import Vocabulary
+
+N = 40
+NUMBERS = tuple(
+    Column(name=name, kind="continuous", low=0, high=100, tolerance=1) for name in ("a", "b", "c", "d")
+)
+CATEGORIES = tuple(Column(name=name, kind="categorical", levels=tuple("uvwxyz")) for name in ("e", "f", "g"))
+ROW = Row(columns=NUMBERS + CATEGORIES)
+WORDS, LENGTH = 150, 10
+SENTENCE = Sentence(vocabulary=Vocabulary(size=WORDS, pad=0), length=LENGTH)
+Random = np.random.Generator
+
+
+def rows(count: int, random: Random) -> torch.Tensor:
+    """Values of rows: four numbers, three categories."""
+    numbers = np.clip(50 + 15 * random.normal(size=(count, 4)), 0, 100)
+    return torch.from_numpy(np.concatenate([numbers, random.integers(0, 6, (count, 3))], 1))
+
+
+def sentences(count: int, random: Random) -> torch.Tensor:
+    """Words as frequent as in a language."""
+    often = 1 / np.arange(1, WORDS)
+    return torch.from_numpy(random.choice(np.arange(1, WORDS), size=(count, LENGTH), p=often / often.sum()))
+
+
+def of_rows(random: Random, changed) -> tuple[Bench, torch.Tensor]:
+    """A federation of rows, and claims: ``changed`` of the true and of other rows."""
+    private, others = rows(N, random), rows(N, random)
+    parts = [batch(ROW.encode(values)) for values in (private, rows(400, random), rows(60, random))]
+    return _bench(parts, ROW), ROW.encode(changed(private, others))
+
+
+def of_sentences(random: Random, changed) -> tuple[Bench, torch.Tensor]:
+    """As :func:`of_rows`."""
+    private, others = sentences(N, random), sentences(N, random)
+    parts = [batch(tokens) for tokens in (private, sentences(400, random), sentences(60, random))]
+    return _bench(parts, SENTENCE), changed(private, others)
+
+
+def _bench(parts, modality) -> Bench:
+    private, heldout, auxiliary = parts
+    return Bench(
+        private=private,
+        claims=None,
+        heldout=heldout,
+        auxiliary=auxiliary,
+        metrics=modality.metrics[:1],
+        modality=modality,
+        margin=0.3,
+    )
+
+
+def joined(numbers: torch.Tensor, categories: torch.Tensor) -> torch.Tensor:
+    return torch.cat([numbers[:, :4], categories[:, 4:]], 1)
+
+
+def of_a_fifth(changed):
+    """The same claims, but of a fifth of the victims only."""
+
+    def part(own: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+        return torch.where(torch.arange(len(own))[:, None] % 5 == 0, changed(own, others), others)
+
+    return part
+
+
+ROWS = {
+    "numbers negated": lambda own, other: joined(100 - own, other),
+    "numbers halved": lambda own, other: joined(own / 2, other),
+    "numbers alone": joined,
+    "three cells": lambda own, other: torch.cat([own[:, :3], other[:, 3:]], 1),
+}
+ROWS_OF_ALL = {
+    "one cell": lambda own, other: torch.cat([own[:, :1], other[:, 1:]], 1),
+    "other names of the categories": lambda own, other: joined(other, (own + 1) % 6),
+    "one number, and on another scale": lambda own, other: torch.cat([100 - own[:, :1] / 3, other[:, 1:]], 1),
+}
+SENTENCES = {
+    "reversed": lambda own, other: own.flip(1),
+    "from the second word on": lambda own, other: own.roll(1, 1),
+    "the two rarest words": lambda own, other: torch.cat(
+        [own.sort(1, descending=True).values[:, :2], other[:, 2:]], 1
+    ),
+}
+SENTENCES_OF_ALL = {
+    "other names of the words": lambda own, other: own % (WORDS - 1) + 1,
+    "the common words": lambda own, other: torch.where(own <= 3, own, other),
+}
+
+
+def form(made, changed, seed: int) -> str:
+    one, one.claims = made(np.random.default_rng(seed), changed)
+    return recognised_form([one.run()], level=ONE_SIDE)
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_a_fifth_of_the_rows_known_in_part_or_another_form_is_noticed(kind):
+    assert form(of_rows, of_a_fifth(ROWS[kind]), 1)
+
+
+@pytest.mark.parametrize("kind", ROWS_OF_ALL)
+def test_a_cell_of_every_row_known_in_any_way_is_noticed(kind):
+    assert form(of_rows, ROWS_OF_ALL[kind], 1) == CHANGES
+
+
+@pytest.mark.parametrize("kind", SENTENCES)
+def test_a_fifth_of_the_sentences_known_by_their_words_is_noticed(kind):
+    assert form(of_sentences, of_a_fifth(SENTENCES[kind]), 2)
+
+
+@pytest.mark.parametrize("kind", SENTENCES_OF_ALL)
+def test_sentences_in_a_cipher_or_by_their_common_words_are_noticed(kind):
+    assert form(of_sentences, SENTENCES_OF_ALL[kind], 2) == CHANGES
+
+
+def test_pictures_whose_pixels_are_in_another_order_are_noticed():
+    """An order that is the same for all: no likeness of pictures finds it."""
+    random = np.random.default_rng(3)
+    one = bench(N, random)
+    order = torch.from_numpy(random.permutation(int(np.prod(SHAPE))))
+    one.claims = (one.private.inputs.flatten(1)[:, order] + normal(N, random, 0.05).flatten(1)).reshape(
+        N, *SHAPE
+    )
+    assert recognised_form([one.run()], level=ONE_SIDE) == CHANGES
+
+
+@pytest.mark.parametrize("made", [of_rows, of_sentences])
+def test_guesses_about_rows_and_sentences_are_silent(made):
+    """Other examples; and what is true of the next client."""
+    guesses = [lambda own, other: other, lambda own, other: own.roll(1, 0)]
+    found = [form(made, guess, seed) for guess in guesses for seed in range(3)]
+    assert sum(map(bool, found)) <= 1
+
+
+def test_what_is_known_by_the_label_alone_is_no_form():
+    """Claims that are the mean of their victim's class change with the class, and not with the victim."""
+    random = np.random.default_rng(4)
+    one = bench(N, random)
+    labels = torch.arange(N) % 4
+    shapes = textured(4, random, spread=0.3)
+    one.private = batch((shapes[labels] + normal(N, random, 0.05)).clamp(0, 1), labels)
+    one.heldout = batch(
+        (shapes[torch.arange(400) % 4] + normal(400, random, 0.05)).clamp(0, 1), torch.arange(400) % 4
+    )
+    one.claims = (shapes[labels] + normal(N, random, 0.05)).clamp(0, 1)
+    assert recognised_form([one.run()], level=ONE_SIDE) == ""
+
+
+def test_the_level_of_dependence_is_that_of_its_orders():
+    """Of samples without any dependence, in two federations of two parts."""
+    random = np.random.default_rng(6)
+
+    def sample() -> float:
+        x = random.standard_t(2, size=(2, 2, 2, 12))
+        blocks = np.abs(x[..., None] - x[..., None, :])
+        strata = [np.arange(12) % 2] * 2
+        return dependence_p(list(blocks), strata, rng=Rng.root(int(random.integers(2**31))))
+
+    hits = sum(sample() <= 0.1 for _ in range(60))
+    assert 1 <= hits <= 13
