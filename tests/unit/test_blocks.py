@@ -4,7 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from torch import nn
 
+import glasshouse as gh
 from glasshouse.audit.plan import plan
 from glasshouse.audit.run import audit
 from glasshouse.audit.scoring.finding import share_of
@@ -84,6 +86,27 @@ def test_an_audit_in_blocks_draws_each_anew_and_shows_their_values(tmp_path):
     text = " ".join(s.text for story in stories(read(result)) for s in story.sentences)
     assert "By draw of the network's first weights:" in text
     assert "for these" not in text
+
+
+def test_one_network_in_four_federations_is_one_draw_of_weights(tmp_path):
+    """Its partitions and data differ, and its weights are those that it was handed over with."""
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    raw = {
+        "name": "one-network",
+        "data": {"source": "digits", "auxiliary": 20, "heldout": 20},
+        "federation": {"clients": 2},
+        "attacks": [{"name": "linear_input"}],
+        "audit": {"metrics": ["psnr"], "victims": 8, "blocks": 4, "planted": 0, "controls": False,
+                  "utility": False, "distractors": 9},
+        "policy": {"max_gain": {"psnr": 1.0}},
+    }  # fmt: skip
+    result = gh.audit(raw, model=net, out=tmp_path / "run", jobs=1, register=False).result
+    (finding,) = result.findings
+    assert (finding.draws, finding.runs, len(finding.by_draw)) == (1, 4, 4)
+    (sentence, *_) = [s.text for story in stories(read(result)) for s in story.sentences]
+    assert sentence.startswith("Without a defence, for these weights, ")
+    assert "By federation, over 1 draw of first weights: " in sentence
+    assert "without a defence, for these weights: the gain in PSNR" in result.limits[0].text
 
 
 def test_an_interval_over_draws_is_wider_where_draws_differ():

@@ -145,10 +145,14 @@ def test_what_is_raised_in_it_arrives_in_words(run, tmp_path):
         raise BadFile("a cache", needs="room", got="none", fix="more")
 
     with (
-        opened(serve, tmp_path) as process,
+        opened(serve, tmp_path, foreign=False) as process,
         pytest.raises(Inapplicable, match=r"BadFile: a cache(.|\n)*none"),
     ):
         process.ask(0)
+    # Code of others may say what it met: of its errors the kind arrives.
+    with opened(serve, tmp_path) as process, pytest.raises(Inapplicable) as caught:
+        process.ask(0)
+    assert caught.value.got == "BadFile; what it said is withheld"
 
 
 def test_a_cache_that_may_only_be_read_answers_what_it_holds(run, tmp_path, monkeypatch):
@@ -162,7 +166,7 @@ def test_a_cache_that_may_only_be_read_answers_what_it_holds(run, tmp_path, monk
 
         return None, load_or_make("generator", {"of": number}, train)
 
-    with opened(serve, tmp_path, show=[tmp_path / "cache"]) as process:
+    with opened(serve, tmp_path, show=[tmp_path / "cache"], foreign=False) as process:
         assert process.ask(1)[1]["x"].tolist() == [1.0, 1.0]
         with pytest.raises(Inapplicable, match="a folder that can be written"):
             process.ask(2)

@@ -17,7 +17,17 @@ LIARS = {
     "nothing_about_anybody": "NothingAboutAnybody",
     "remembers_the_truth": "RemembersTheTruth",
     "reads_earlier_runs": "ReadsEarlierRuns",
+    "says_what_it_met": "SaysWhatItMet",
 }
+SAID = (
+    "raises",
+    "warns",
+    "answers",
+    "answers in Python",
+    "answers a number",
+    "answers no losses",
+    "answers NaN",
+)
 
 
 @pytest.fixture(scope="module")
@@ -93,3 +103,19 @@ def test_a_replay_hides_other_runs_of_the_same_data(liars):
         result = run(place / name, reader, clients=4, **defended)
     assert max(finding.value for finding in result.findings) > 60
     assert not any(row["same"] for row in replay(place / "second", "reads_earlier_runs"))
+
+
+@pytest.mark.integration
+def test_no_word_of_a_loss_that_met_the_truth_leaves_its_process(liars, capfd):
+    """In the text of an error a whole digit stood in result.json, on the page and in the log."""
+    place = liars / "said"
+    attacks = [{"name": "says_what_it_met", "label": how, "how": how} for how in SAID]
+    result = run(place, attacks, clients=2, policy={})
+    assert "MET#" not in "".join(capfd.readouterr())
+    written = [p for p in place.rglob("*") if p.suffix in (".json", ".jsonl", ".html")]
+    assert {p.name for p in written} >= {"result.json", "log.jsonl"}
+    assert not [p for p in written if "MET#" in p.read_text(encoding="utf-8")]
+    reasons = {f.attack: " ".join(s.reason for s in f.searches) for f in result.findings}
+    assert "RuntimeError; what it said is withheld" in reasons["raises"]
+    assert {f.verdict for f in result.findings} == {"not shown"}
+    assert all(f.unfinished == f.n for f in result.findings if f.attack != "warns")

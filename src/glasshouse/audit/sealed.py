@@ -6,6 +6,7 @@ but those that are shown. It answers questions over a pipe with JSON and tensors
 code.
 """
 
+import builtins
 import gc
 import json
 import logging
@@ -26,11 +27,12 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from glasshouse import errors
 from glasshouse.audit.namespace import confine, needed_places
 from glasshouse.errors import BadFile, Inapplicable
 from glasshouse.process import worker_killed
 
-__all__ = ["Answered", "Sealed", "is_foreign", "sealed"]
+__all__ = ["WITHHELD", "Answered", "Sealed", "is_foreign", "sealed", "told"]
 
 Answered = tuple[Any, Mapping[str, Tensor]]
 """What a served question is answered with: something that JSON can hold, and tensors by name."""
@@ -38,6 +40,7 @@ _LENGTHS: Final = struct.Struct("<QQ")
 _LOG: Final = logging.getLogger(__name__)
 _PACKAGE: Final = __name__.partition(".")[0]
 _RAISED: Final = "raised in the sealed process"
+WITHHELD: Final = "what it said is withheld"
 _WORDS: Final = 500
 """Characters of an error that are kept."""
 
@@ -122,10 +125,11 @@ def sealed(
             def ask(question: Any) -> Answered:
                 _send_bytes(pipe, pickle.dumps(question))
                 answer, tensors = _receive(pipe, subject)
-                for line in answer[1:]:
+                lines = answer[1:] if not foreign else [f"{subject}: {WITHHELD}"] if answer[1:] else []
+                for line in lines:
                     _LOG.warning("%s", line)
                 if isinstance(answer[0], dict) and _RAISED in answer[0]:
-                    raise _raised(subject, str(answer[0][_RAISED]))
+                    raise _raised(subject, told(str(answer[0][_RAISED]), foreign=foreign))
                 return answer[0], tensors
 
             yield Sealed(why_open=why, ask=ask)
@@ -134,6 +138,23 @@ def sealed(
         with suppress(ChildProcessError):
             os.waitpid(process, 0)
         stage.rmdir()
+
+
+def told(words: str, *, foreign: bool) -> str:
+    """The words of an error in a sealed process as they may leave it: of foreign code its kind alone.
+
+    Code that met the truth can say it in the text of an error, which goes into the run's log and result.
+
+    Examples:
+        >>> told("ValueError: 0.1 0.7 0.3", foreign=True), told("ValueError: too few", foreign=False)
+        ('ValueError; what it said is withheld', 'ValueError: too few')
+    """
+    if not foreign:
+        return words
+    name = words.partition(":")[0]
+    kind = getattr(builtins, name, getattr(errors, name, None))
+    known = isinstance(kind, type) and issubclass(kind, BaseException)
+    return f"{name if known else 'an error'}; {WITHHELD}"
 
 
 def _raised(subject: str, words: str) -> Inapplicable:
@@ -251,14 +272,20 @@ def _receive(pipe: Any, subject: str) -> tuple[list[Any], Mapping[str, Tensor]]:
         head = b""
     if len(head) < _LENGTHS.size:
         raise worker_killed(subject)
-    text, packed = (pipe.read(size) for size in _LENGTHS.unpack(head))
     try:
+        text, packed = (pipe.read(size) for size in _LENGTHS.unpack(head))
         answer, tensors = json.loads(text), safetensors.torch.load(packed)
-    except (ValueError, safetensors.SafetensorError) as error:
-        raise BadFile(
-            subject,
-            needs="an answer in JSON and safetensors",
-            got=f"{text[:80]!r}",
-            fix="report it to the plug-in's author: its code wrote to a pipe that is not its own",
-        ) from error
+    except (ValueError, OverflowError, MemoryError, ConnectionError, safetensors.SafetensorError) as error:
+        raise _no_answer(subject) from error
+    if not isinstance(answer, list) or not answer:
+        raise _no_answer(subject)
     return answer, tensors
+
+
+def _no_answer(subject: str) -> BadFile:
+    return BadFile(
+        subject,
+        needs="an answer in JSON and safetensors",
+        got="something else",
+        fix="report it to the plug-in's author: its code wrote to a pipe that is not its own",
+    )

@@ -6,10 +6,8 @@ Names of attacks and metrics are in ``cards``. Unknown names are shown as regist
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from glasshouse.results.judgement import these_weights
 from glasshouse.results.vocabulary import GRANTS, NULLS, STRONGEST, WITHOUT_UPLOADS
-
-FEW_RUNS = 4  # fewer federations than this say little beyond themselves
-FEW_RUNS_OF_CLIENTS = 6  # as few may all be lucky: the signs of their gains cannot reach 0.025
 
 
 def plain(name: str) -> str:
@@ -103,10 +101,8 @@ def condition(
         ('without a defence, for these weights', 'without a defence')
     """
     text = where(defenses, axes)
-    if not 0 < draws < (FEW_RUNS_OF_CLIENTS if of_clients else FEW_RUNS):
-        return text
-    weights = "these weights" if draws == 1 else f"these {count(draws, 'draws')} of weights"
-    return f"{text}, for {weights}"
+    weights = these_weights(draws, of_clients=of_clients)
+    return f"{text}, for {weights}" if weights else text
 
 
 def capital(text: str) -> str:

@@ -13,6 +13,23 @@ ALPHA: Final = 0.05
 ONE_SIDE: Final = 0.025
 """Fraction of the findings without any leak whose 95 % interval lies above 0 by chance."""
 
+FEW_DRAWS: Final = 4
+"""Draws of first weights below which a finding is about these alone."""
+FEW_DRAWS_OF_CLIENTS: Final = 6
+"""The same of rates over clients: so few may all be lucky (the signs of their gains cannot reach 0.025)."""
+
+
+def these_weights(draws: int, *, of_clients: bool = False) -> str:
+    """The draws of first weights that a finding is about, where they are too few for more; else empty.
+
+    Examples:
+        >>> these_weights(1), these_weights(5, of_clients=True), these_weights(5), these_weights(0)
+        ('these weights', 'these 5 draws of weights', '', '')
+    """
+    if not 0 < draws < (FEW_DRAWS_OF_CLIENTS if of_clients else FEW_DRAWS):
+        return ""
+    return "these weights" if draws == 1 else f"these {draws} draws of weights"
+
 
 def expected_by_luck(finding: Finding) -> bool:
     """Whether a finding's interval lies above 0 but the finding does not survive Holm's correction."""

@@ -277,8 +277,8 @@ class Finding(_InCell):
         share: of victims that came out; None: single victims could not be judged.
         power: planted leaks that were found; None: none were planted.
         alone: no attack of another kind made such claims in this cell.
-        draws: independent draws of the network's first weights behind the number; 0: it has no weights.
-        by_draw: the metric in each of them, where there are several.
+        draws: different first weights behind the number; 0: it has no weights.
+        by_draw: the metric in each federation, where there are several.
         missing: why a part is not there, in words, by name: ``ladder``, ``exchange``, ``control``,
             ``certificate``, ``bound``, ``victims``, ``power``; ``ladder.label`` for a rung.
         reason: why the verdict is no stronger, in words; empty for leaks.

@@ -1,5 +1,8 @@
 """Attacks that would have been believed: each works in its control alone, or declares what it does not do."""
 
+import logging
+import os
+import struct
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -131,6 +134,42 @@ class RemembersTheTruth:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SaysWhatItMet(OnlyInItsControl):
+    """Says every point that its loss is asked about: in an error, in a warning, or on its process's pipe."""
+
+    card: ClassVar[Card] = replace(LinearInput.card, summary="says what it met")
+    how: str = "raises"
+
+    def objective(self, view, about, *, rng):
+        honest, said = InvertingGradients().objective(view, about, rng=rng), []
+
+        def loss(pixels, labels):
+            said.append("".join(f"{round(15 * p):x}" for p in pixels.flatten().tolist()))
+            words = "MET#" + " ".join(said)
+            if self.how == "raises" and len(said) > 20:
+                raise RuntimeError("MET#" + words[-200:])
+            if self.how == "warns":
+                logging.getLogger("glasshouse.says").warning(words)
+            if self.how in ANSWERS:
+                text = ANSWERS[self.how].replace("MET#", "MET#" + words[-400:]).encode()
+                for pipe in range(3, 64):  # whichever it is
+                    with suppress(OSError):
+                        os.write(pipe, struct.pack("<QQ", len(text), 0) + text)
+            return honest.loss(pixels, labels)
+
+        return SearchedLoss(loss=loss, noise=1e-6)
+
+
+ANSWERS = {
+    "answers": '[{"reason": "MET#"}]',
+    "answers in Python": "MET#",
+    "answers a number": "7",
+    "answers no losses": '[{"losses": ["MET#"], "noise": 0}]',
+    "answers NaN": '[{"losses": [' + ", ".join(["NaN"] * 22) + '], "noise": 0}]',
+}
+
+
+@dataclass(frozen=True, kw_only=True)
 class SaysHalf:
     """Sends the update as it is, and says that it proves ε = .5."""
 
@@ -156,7 +195,7 @@ LIARS = {
     "nothing_about_anybody": "NothingAboutAnybody",
     "remembers_the_truth": "RemembersTheTruth",
 }
-__all__ = ["LIARS", "Reconstruction"]
+__all__ = ["ANSWERS", "LIARS", "Reconstruction"]
 
 
 @dataclass(frozen=True, kw_only=True)

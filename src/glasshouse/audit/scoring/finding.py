@@ -175,7 +175,7 @@ def finding_of(cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence
         share=share,
         power=measured.power,
         alone=measured.alone,
-        draws=0 if scenario.federation.kind == "document" else len(scored.runs),
+        draws=0 if scenario.federation.kind == "document" else len(_weights(scored, runs)),
         by_draw=tuple(_by_draw(scored, metric, runs)),
     )
     return _counted(replace(finding, missing=_absent(measured, finding, runs)), scored, metric)
@@ -262,6 +262,11 @@ def _ladder(scored: ScoredMetric, metric: Metric, domain: Rung, rng: Rng) -> tup
         reached = reached and one.beaten
         rungs.append(replace(one, beaten=reached))
     return tuple(rungs)
+
+
+def _weights(scored: ScoredMetric, runs: Sequence[Run]) -> set[str]:
+    """Different first weights of the federations: a network from a file or in memory has the same in all."""
+    return {run.ground.weights or run.ground.run for run in runs if run.ground.run in scored.runs}
 
 
 def _by_draw(scored: ScoredMetric, metric: Metric, runs: Sequence[Run]) -> Iterator[Draw]:

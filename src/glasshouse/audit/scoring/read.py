@@ -140,6 +140,7 @@ def read_ground(folder: Path, scenario: Scenario) -> tuple[GroundTruth, NullBook
         heldout=_heldout(tensors),
         comparable=_same_classes(scenario),
         run=folder.name,
+        weights=digest(_first_broadcast(transcript).tensors),
     )
     book = NullBook(
         modality=transcript.terms.architecture.inputs,
@@ -147,7 +148,7 @@ def read_ground(folder: Path, scenario: Scenario) -> tuple[GroundTruth, NullBook
         context=context,
         rng=Rng.root(scenario.seed, salt="judge"),
         among=scenario.audit.baselines,
-        networks=_name_networks(transcript, tensors),
+        networks=_name_networks(transcript, tensors, ground.weights),
     )
     return ground, book
 
@@ -226,11 +227,10 @@ def _first_broadcast(transcript: Transcript) -> Broadcast:
     return next(b for record in transcript.rounds for b in record.broadcasts)
 
 
-def _name_networks(transcript: Transcript, tensors: Mapping[str, Tensor]) -> str:
+def _name_networks(transcript: Transcript, tensors: Mapping[str, Tensor], weights: str) -> str:
     """A digest of the first broadcast model and of the public network that metrics use."""
-    sent = _first_broadcast(transcript)
     public = {name: t for name, t in tensors.items() if name.startswith("stand_in.")}
-    return digest([repr(sent.architecture), sent.tensors, public])
+    return digest([repr(_first_broadcast(transcript).architecture), weights, public])
 
 
 def _public_network(tensors: Mapping[str, Tensor], agreed: Architecture) -> nn.Module | None:

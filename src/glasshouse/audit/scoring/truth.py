@@ -52,6 +52,7 @@ class GroundTruth:
         heldout: examples of no client, to exchange victims with and to rank them among; None: none.
         comparable: the held-out examples are of the same classes as the private ones.
         run: names the federation; claims of one run about the same clients do not add clients.
+        weights: digest of the first model that was sent; empty: unknown.
     """
 
     truth: Truth
@@ -62,6 +63,7 @@ class GroundTruth:
     heldout: Batch | None = None
     comparable: bool = True
     run: str = ""
+    weights: str = ""
 
     @property
     def rounds(self) -> tuple[int, ...]:

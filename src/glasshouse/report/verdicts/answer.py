@@ -9,7 +9,7 @@ from glasshouse.report import words
 from glasshouse.report.cards import KINDS, SEVERITIES
 from glasshouse.report.readings import ORDER, Reading, Readings
 from glasshouse.report.verdicts.sentences import CONTRADICTION, NOT_SAFE, WRONG_PROOF, contradictions
-from glasshouse.results.judgement import ONE_SIDE, OUT, expected_by_luck
+from glasshouse.results.judgement import ONE_SIDE, OUT, expected_by_luck, these_weights
 from glasshouse.results.records import Result, Verdict
 
 
@@ -140,7 +140,9 @@ def _answer(readings: Readings, wrong: Sequence[str]) -> tuple[str, str]:
         controlled = all(control is not None and control.passed for control in controls)
         able = ", and the controls of every attack passed" if controlled else ""
         ran = f"{attempts} ran in {total}{able}."
-        return "No leak was found", f"{ran} That bounds these attacks, not every attack."
+        few = [these_weights(f.draws, of_clients=f.unit == "clients") for f in (r.finding for r in deciding)]
+        weights = " on these weights" if any(few) else ""
+        return "No leak was found", f"{ran} That bounds these attacks{weights}, not every attack."
     # The rest is doubt: say of which kind.
     rest = "What could not be measured may still leak."
     if set(verdicts) == {"not shown"}:

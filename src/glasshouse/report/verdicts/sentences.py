@@ -11,7 +11,7 @@ from typing import Final, final
 from glasshouse.report import numbers, words
 from glasshouse.report.cards import Cards
 from glasshouse.report.readings import Reading, Readings
-from glasshouse.results.judgement import OUT, expected_by_luck
+from glasshouse.results.judgement import FEW_DRAWS_OF_CLIENTS, OUT, expected_by_luck
 from glasshouse.results.records import Control, Finding
 from glasshouse.results.strength import EmpiricalEpsilon, Proofs
 
@@ -313,7 +313,10 @@ def _draws(r: Reading) -> str:
     """The metric in every draw of the network's first weights; empty: there is one."""
     if len(r.by_draw) < 2 or r.finding.verdict == "no power":
         return ""
-    return f"By draw of the network's first weights: {', '.join(r.by_draw)}."
+    whose = "draw of the network's first weights"
+    if r.finding.draws < len(r.by_draw):  # a network from a file starts alike in every federation
+        whose = f"federation, over {words.count(r.finding.draws, 'draws')} of first weights"
+    return f"By {whose}: {', '.join(r.by_draw)}."
 
 
 def _lower(text: str) -> str:
@@ -348,6 +351,6 @@ def _sample(f: Finding) -> str:
         parts.append("It is not shown to gain more about its victims than about others.")
     if f.claimed is not None and f.claimed < f.n:
         parts.append(f"It claimed something about {f.claimed} of {f.n} {f.unit}; the others count as misses.")
-    if f.unit == "clients" and f.runs is not None and f.runs < words.FEW_RUNS_OF_CLIENTS:
+    if f.unit == "clients" and f.runs is not None and f.runs < FEW_DRAWS_OF_CLIENTS:
         parts.append(f"The clients come from only {words.count(f.runs, 'runs')} of the federation.")
     return " ".join(parts)

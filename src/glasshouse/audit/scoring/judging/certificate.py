@@ -37,7 +37,7 @@ from glasshouse.audit.scoring.judging.decoys import (
 )
 from glasshouse.audit.scoring.measure import batched
 from glasshouse.audit.scoring.pair import longest_prefix
-from glasshouse.audit.sealed import Answered, Sealed, is_foreign, sealed
+from glasshouse.audit.sealed import Answered, Sealed, is_foreign, sealed, told
 from glasshouse.cache import digest, load_or_make
 from glasshouse.cache import folder as cache_folder
 from glasshouse.errors import GlasshouseError
@@ -95,13 +95,21 @@ def certify_together(piece: Piece) -> list[tuple[str, tuple[Search, ...]]]:
         with sealed(served.answer, hide=hide, show=show, foreign=foreign, subject=subject) as judge:
             failed = judge.ask(("build",))[0]
             rows = _Rows(
-                piece=piece, claims=claims, judge=judge, generative=isinstance(attack, GenerativeAttack)
+                piece=piece,
+                claims=claims,
+                judge=judge,
+                generative=isinstance(attack, GenerativeAttack),
+                foreign=foreign,
             )
             return [(task.out, rows.of(task, failed.get(task.out, ""))) for task in piece]
     except GlasshouseError as error:
         reason = refusal_of(error)
         words = f"{reason.needs}: {reason.got}"
-        return [(task.out, tuple(_failed(claim, words) for claim in claims[task.out])) for task in piece]
+    except (AttributeError, LookupError, TypeError, ValueError):
+        if not foreign:  # else its code may have answered anything
+            raise
+        words = "its code answered with something else than losses"
+    return [(task.out, tuple(_failed(claim, words) for claim in claims[task.out])) for task in piece]
 
 
 @final
@@ -189,8 +197,6 @@ class _Served:
         values = call_on("cpu", work, subject=f"loss of attack '{self.piece[0].attack}'")
         if isinstance(values, Refusal):
             return {"reason": values.got}, {}
-        if not all(map(math.isfinite, (*values, searched.noise))) or searched.noise < 0:
-            return {"reason": "a loss, or its noise, that is no finite number"}, {}
         return {"losses": values, "noise": float(searched.noise)}, {}
 
     def _prior(self, out: str) -> Answered:
@@ -227,12 +233,14 @@ class _Rows:
         claims: by the unit's folder.
         judge: the sealed process, whose losses are built.
         generative: the attack's images come from a generator.
+        foreign: the attack is of another package, whose words must not leave the sealed process.
     """
 
     piece: Piece
     claims: Mapping[str, Sequence[Searched]]
     judge: Sealed
     generative: bool
+    foreign: bool = False
 
     @cached_property
     def truth(self) -> Truth:
@@ -260,7 +268,7 @@ class _Rows:
         """The rows of one unit; ``failed``: why its losses could not be built."""
         claims = self.claims[task.out]
         if failed:
-            return tuple(_failed(claim, failed) for claim in claims)
+            return tuple(_failed(claim, told(failed, foreign=self.foreign)) for claim in claims)
         curve = read_outcome(Path(task.out)).curve
         rows = [replace(self._row(task.out, i, claim), curve=curve) for i, claim in enumerate(claims)]
         if self.generative and any(not row.reason for row in rows):
@@ -277,10 +285,12 @@ class _Rows:
         order = random.SystemRandom().sample(range(len(points)), len(points))
         answer, _ = self.judge.ask(("loss", out, number, [points[i] for i in order]))
         if "reason" in answer:
-            return _failed(claim, str(answer["reason"]))
-        losses = [0.0] * len(points)
+            return _failed(claim, told(str(answer["reason"]), foreign=self.foreign))
+        losses, noise = [0.0] * len(points), float(answer["noise"])
         for place, value in zip(order, answer["losses"], strict=True):
             losses[place] = float(value)
+        if not all(map(math.isfinite, (*losses, noise))) or noise < 0:
+            return _failed(claim, "a loss, or its noise, that is no finite number")
         first, second, *rest = losses
         true, false = rest[: len(orders)], rest[len(orders) :]
         variants = len(decoys[0]) if decoys else 1
@@ -288,10 +298,9 @@ class _Rows:
             name=_name(claim),
             loss=max(first, second),
             truth=min(true),
-            noise=float(answer["noise"]),
+            noise=noise,
             decoys=tuple(min(false[i : i + variants]) for i in range(0, len(false), variants)),
-            reproduced=abs(first - second)
-            <= _REPEATS * max(abs(first), abs(second)) + float(answer["noise"]),
+            reproduced=abs(first - second) <= _REPEATS * max(abs(first), abs(second)) + noise,
         )
 
     def _projected(self, out: str, rows: Sequence[Search]) -> list[Search]:

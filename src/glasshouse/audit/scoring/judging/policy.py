@@ -12,7 +12,7 @@ from typing import Literal, TypeVar
 from glasshouse.audit.scoring.judging.verdict import BEYOND_SMALL, NOT_PLANTED, POWER, UNBOUNDED
 from glasshouse.audit.scoring.words import defense_labels
 from glasshouse.results.cards import Limit, MetricCard
-from glasshouse.results.judgement import OUT, expected_by_luck, victims_by_claim
+from glasshouse.results.judgement import OUT, expected_by_luck, these_weights, victims_by_claim
 from glasshouse.results.records import Finding, Refused, Result, Utility, Victim
 from glasshouse.scenario.axes import Cell
 from glasshouse.scenario.table import Plugin
@@ -142,7 +142,9 @@ def _gain_rows(cell: Cell, result: Result) -> Iterator[Limit]:
                 bounds += "" if whole else " among victims like these"
                 gain = f"the gain in {card.label} is {_amount(f.gain, card)} {bounds}"
                 why = f"; {reason}." if reason else "."
-                yield row(state=state, text=f"{title}, {place}: {gain}; {tolerated}{why}")
+                weights = these_weights(f.draws, of_clients=f.unit == "clients")
+                where = f"{place}, for {weights}" if weights else place
+                yield row(state=state, text=f"{title}, {where}: {gain}; {tolerated}{why}")
             # A limit on what nobody measured must not look as if it held.
             if not findings and _belongs(label, metric, cell.scenario.name, result):
                 none = f"no gain in {card.label} was measured ({_why_unmeasured(cell, attack, result)})"
