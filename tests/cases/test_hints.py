@@ -1,6 +1,7 @@
 """Each input that cannot be audited gets the hint that answers its own question; the others work."""
 
 import collections
+import copy
 import dataclasses
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch.nn import functional as F
 
 import glasshouse as gh
 from glasshouse.errors import BadFile, BadScenario, BadValue
+from glasshouse.models.memory import keep
 from glasshouse.registry import import_factory
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (60, 8, 8), dtype=np.uint8)
@@ -66,6 +68,69 @@ def test_outputs_elsewhere_are_asked_for_by_their_names():
         gh.check(mine(), data=(IMAGES, LABELS), model=Wrapped(lambda z: {"out": z, "aux": z}))
     with pytest.raises(BadValue, match=r"got +a dictionary of 'out'\n"):
         gh.view(Wrapped(lambda z: {"out": z}), [], input_shape=(1, 8, 8))
+
+
+class Features(nn.Module):
+    """Features before the logits that are computed from them."""
+
+    def __init__(self, wrap):
+        super().__init__()
+        self.body, self.head, self.wrap = nn.Linear(64, 4), nn.Linear(4, 4), wrap
+
+    def forward(self, x):
+        features = self.body(x.flatten(1)).relu()
+        return self.wrap(features, self.head(features))
+
+
+def test_features_before_logits_are_not_taken_for_them():
+    pair = Features(lambda f, z: (f, z))
+    with pytest.raises(BadScenario, match=r"logits=lambda output: output\[1\]\)"):
+        gh.check(mine(), data=(IMAGES, LABELS), model=pair)
+    gh.check(mine(), data=(IMAGES, LABELS), model=gh.adapt(pair, logits=lambda output: output[1]))
+    named = collections.namedtuple("Named", "features logits")
+    assert torch.equal(*(gh.adapt(net)(torch.ones(1, 64)) for net in _two(named)))
+
+
+def _two(named):
+    """The same network with its logits by name and alone."""
+    first = Features(named)
+    second = copy.deepcopy(first)
+    second.wrap = lambda f, z: z
+    return first, second
+
+
+class Cut(nn.Module):
+    """A backbone under ``no_grad``, as feature extractors are written."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.body, self.head, self.way = nn.Linear(64, 8), nn.Linear(8, 4), way
+
+    def forward(self, x):
+        return self.head(self.way(self.body, x.flatten(1)))
+
+
+def under_no_grad(body, x):
+    with torch.no_grad():
+        return body(x)
+
+
+def by_numpy(body, x):
+    return body(torch.from_numpy(x.numpy()))
+
+
+@pytest.mark.parametrize(("way", "words"), [(under_no_grad, "no way from the example"), (by_numpy, "numpy")])
+def test_networks_that_cut_the_way_to_the_example_are_known_beforehand(way, words):
+    scenario = {**mine(), "attacks": ["label_inference", "inverting_gradients"]}
+    (refused,) = gh.check(scenario, data=(IMAGES, LABELS), model=Cut(way), probe=False).refusals
+    assert words in refused[1].got
+
+
+def test_complex_weights_are_refused_by_name():
+    network = net()
+    network.extra = nn.Parameter(torch.zeros(2, dtype=torch.cfloat))
+    with pytest.raises(BadValue, match=r"complex ones: extra"):
+        gh.check(mine(), data=(IMAGES, LABELS), model=network)
 
 
 @pytest.mark.parametrize("outputs", [4, 10, 1000])
@@ -227,3 +292,32 @@ def test_check_refuses_dp_sgd_on_a_network_that_mixes_examples():
     gh.check(asked, data=(IMAGES, LABELS), model=net())
     with pytest.raises(BadScenario, match=r"defenses\[0\] +needs a network in which no example influences"):
         gh.check(asked, data=(IMAGES, LABELS), model=Mixing())
+
+
+NOTEBOOK = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head, self.scale = nn.Linear(64, 4), 1.0
+    def forward(self, x):
+        return self.head(x.flatten(1))
+"""
+
+
+def names_of(*edits):
+    """The names of a network that was defined in a notebook, and again after each edit."""
+    for edit in ((), *edits):
+        cell = NOTEBOOK.replace(*edit) if edit else NOTEBOOK
+        defined = {"nn": nn, "__name__": "__main__"}
+        exec(cell, defined)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            yield keep(defined["Net"]())
+
+
+def test_a_network_that_was_changed_in_a_notebook_is_another_one():
+    first, same, forward, setting = names_of(
+        ("", ""), ("flatten(1)", "flatten(1) - x.mean()"), ("1.0", "2.0")
+    )
+    assert first == same
+    assert len({first, forward, setting}) == 3

@@ -9,7 +9,7 @@ from torch import nn
 
 from glasshouse.audit.run import audit
 from glasshouse.errors import BadValue
-from glasshouse.federation.defenses.per_example import prepare_model
+from glasshouse.federation.defenses.per_example import own_layers, prepare_model
 from glasshouse.models.adapt import adapt
 from glasshouse.models.build import build
 from glasshouse.rng import Rng
@@ -174,6 +174,8 @@ def test_a_client_can_train_it_by_dp_sgd(nets, name):
     if name == "vit":  # parameters outside of layers have no gradient per example: Opacus says so itself
         trained = tuple(n for n in trained if n not in ("token", "places"))
     work = prepare_model(model, trained=trained, dropout=False)
+    for layer in own_layers(work):
+        work.get_submodule(layer).training = True
     hooked = GradSampleModule(work, loss_reduction="sum")
     hooked(torch.rand(3, 1, 8, 8).requires_grad_(True)).sum().backward()
     sampled = {n: p.grad_sample for n, p in work.named_parameters() if n in trained}

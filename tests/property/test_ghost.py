@@ -280,6 +280,43 @@ def test_bf16_is_close():
     torch.testing.assert_close(rough, exact, rtol=0.05, atol=0)
 
 
+def tied() -> list[nn.Module]:
+    layers: list[nn.Module] = [nn.Flatten(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 32)]
+    layers[3].weight = layers[1].weight
+    return layers
+
+
+class Overwriting(nn.Module):
+    """An activation by function, in place."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(x, inplace=True)
+
+
+class Beside(nn.Module):
+    """Another head that runs and whose output is not the answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.other, self.head = nn.Linear(32, 8), nn.Linear(8, 3), nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = self.body(x.flatten(1)).tanh()
+        self.other(features)
+        return self.head(features)
+
+
+def test_a_head_that_is_not_the_answer_has_no_gradient():
+    net = Beside().double()
+    inputs, labels = torch.rand(2, 1, 2, 4, 4).double().requires_grad_(), torch.tensor([[0], [3]])
+    target = {name: torch.ones_like(p) for name, p in net.named_parameters()}
+    assert supports(net, target, (2, 4, 4)) is None
+    fast = gradients(Ghost(net, [target], shape=(2, 4, 4)), inputs, labels)
+    slow = gradients(plain(net, target), inputs, labels)
+    for one, other in zip(fast, slow, strict=True):
+        close(one, other, 1e-9)
+
+
 def test_says_why_it_does_not_apply():
     def reason(*layers: nn.Module) -> str | None:
         net = nn.Sequential(*layers)
@@ -294,4 +331,6 @@ def test_says_why_it_does_not_apply():
     assert "overwrites its input" in (reason(nn.ReLU(inplace=True), *flat) or "")
     assert "grouped" in (reason(nn.Conv2d(2, 2, 3, padding=1, groups=2), *flat) or "")
     assert "kind without" in (reason(nn.PReLU(), *flat) or "")
+    assert "'1.weight' has a gradient that its layer alone does not explain" in (reason(*tied()) or "")
+    assert "has a gradient that its layer" in (reason(nn.Flatten(), nn.Linear(32, 4), Overwriting()) or "")
     assert "runs 2 times" in (reason(shared, shared, *flat) or "")

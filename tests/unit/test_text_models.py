@@ -168,11 +168,13 @@ def test_gradients_of_single_sentences_are_those_of_a_loop(name):
     from opacus import GradSampleModule
 
     from glasshouse.federation.defenses.dp_sgd import _together, _trained
-    from glasshouse.federation.defenses.per_example import prepare_model
+    from glasshouse.federation.defenses.per_example import own_layers, prepare_model
 
     model = made(name, **SMALL)
     names = LocalTraining(kind="gradient", batch_size=1).parameters(model).keys()
     work = prepare_model(model, trained=names, dropout=False)
+    for layer in own_layers(work):
+        work.get_submodule(layer).training = True
     trained = [n for n, p in work.named_parameters() if p.requires_grad]
     assert len(trained) == len(_trained(work))
     gradients = _together(GradSampleModule(work, loss_reduction="sum"), BATCH, 1.0)

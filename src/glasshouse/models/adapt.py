@@ -62,13 +62,22 @@ class AdaptedNetwork(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Inputs (B, ...) → outputs (B, ...), for a classifier logits (B, K)."""
-        x = self.normalize(x) if self._normalizes else x
-        own = next((p.dtype for p in self.net.parameters() if p.is_floating_point()), x.dtype)
-        with sdpa_kernel(SDPBackend.MATH):  # fused attention cannot be differentiated twice
-            output = self.net(x.to(own) if x.is_floating_point() else x)
+        output = self.returned(x)
         outputs = _outputs_of(output, self.net) if self._logits is None else self._logits(output)
         # Losses and scores are computed in single precision, as training in half precision does.
         return outputs.float() if outputs.dtype in (torch.float16, torch.bfloat16) else outputs
+
+    def returned(self, x: Tensor) -> Any:
+        """What the network itself returns for inputs (B, ...)."""
+        x = self.normalize(x) if self._normalizes else x
+        own = next((p.dtype for p in self.net.parameters() if p.is_floating_point()), x.dtype)
+        with sdpa_kernel(SDPBackend.MATH):  # fused attention cannot be differentiated twice
+            return self.net(x.to(own) if x.is_floating_point() else x)
+
+    @property
+    def chooses(self) -> bool:
+        """Whether it was said where the logits are in what the network returns."""
+        return self._logits is not None
 
     def behind(self, normalize: Normalize) -> "AdaptedNetwork":
         """The same network with a normalisation of its inputs, which was stated beside it; in place."""
@@ -154,22 +163,61 @@ def _outputs_of(output: Any, net: nn.Module) -> Tensor:
     Raises:
         BadValue: something else.
     """
-    got = f"a {type(output).__name__}"
-    if isinstance(output, Mapping):
-        got = f"a dictionary of {', '.join(repr(key) for key in output)}"
-        output = output.get("logits")
-    elif isinstance(output, tuple | list) and output:
-        output = output[0]
-    elif not isinstance(output, Tensor):
-        output = getattr(output, "logits", None)
     if isinstance(output, Tensor):
         return output
+    got, fix = f"a {type(output).__name__}", "output['scores']"
+    named = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    if isinstance(named, Tensor):
+        return named
+    if isinstance(output, Mapping):
+        got = f"a dictionary of {', '.join(repr(key) for key in output)}"
+    elif isinstance(output, tuple | list) and output:
+        if isinstance(output[0], Tensor):
+            return output[0]
+        got += f" of {', '.join(type(one).__name__ for one in output)}"
+        fix = "output[1]"
     raise BadValue(
         _subject(net),
-        needs="outputs as a tensor, or in an entry 'logits' of a dictionary, or first in a tuple",
+        needs="outputs as a tensor, or in an entry 'logits', or first in a tuple",
         got=got,
-        fix="say where they are: glasshouse.adapt(net, logits=lambda output: output['scores'])",
+        fix=f"say where they are: glasshouse.adapt(net, logits=lambda output: {fix})",
     )
+
+
+def check_place(net: nn.Module, example: Tensor) -> None:
+    """Refuse a tuple whose first tensor is only a step on the way to another, as features before logits.
+
+    Raises:
+        BadValue: which of them the logits are must be said.
+    """
+    if not isinstance(net, AdaptedNetwork) or net.chooses:
+        return
+    with torch.no_grad():
+        output = net.returned(example)
+    if not isinstance(output, tuple | list) or isinstance(getattr(output, "logits", None), Tensor):
+        return
+    with torch.enable_grad():
+        output = net.returned(example)
+        parameters = [p for p in net.parameters() if p.requires_grad]
+        reached = [_reached(one, parameters) for one in output]
+    if later := [place for place, names in enumerate(reached) if place and names > reached[0]]:
+        entry = f"output[{later[0]}]"
+        raise BadValue(
+            _subject(net.net),
+            needs="its logits first in the tuple that it returns",
+            got=f"first a tensor from which number {later[0] + 1} of the tuple is computed",
+            fix=f"say where they are: glasshouse.adapt(net, logits=lambda output: {entry}), or output[0]",
+        )
+
+
+def _reached(output: Any, parameters: Sequence[nn.Parameter]) -> set[int]:
+    """Places of the parameters on which a tensor depends."""
+    if not isinstance(output, Tensor) or not output.requires_grad:
+        return set()
+    slopes: Sequence[Any] = torch.autograd.grad(
+        output.sum(), parameters, retain_graph=True, allow_unused=True
+    )
+    return {i for i, slope in enumerate(slopes) if slope is not None}
 
 
 def _find_head(net: nn.Module, head: str | None) -> str:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from glasshouse import registry
 from glasshouse.errors import BadValue, GlasshouseError
 from glasshouse.modalities.base import Modality
-from glasshouse.models.adapt import AdaptedNetwork, adapt
+from glasshouse.models.adapt import AdaptedNetwork, adapt, check_place
 from glasshouse.models.base import RENAMINGS, SplitModel, evaluated
 from glasshouse.models.handed_over import check_handed_over
 from glasshouse.models.text.base import TextModel
@@ -223,6 +223,8 @@ def forward_hint(error: Exception) -> str:
         return "keep all its parameters in one type of float: net.float()"
     if isinstance(error, TypeError) and "argument" in str(error):
         return "audit a network of one input; wrap one of several in a module that fixes the others"
+    if "more than 1 value per channel" in str(error):
+        return "use group norm, or let batch norm track running statistics: one example has none of a batch"
     return "build it for the given input_shape, or change the data (data.resize); no pictures: train_inputs"
 
 
@@ -232,6 +234,7 @@ def _check_forward(model: nn.Module, architecture: Architecture) -> None:
     try:
         with evaluated(model):
             shape = tuple(model(architecture.inputs.blank(1)).shape)
+            check_place(model, architecture.inputs.blank(1))
     except GlasshouseError:
         raise
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:

@@ -1,16 +1,26 @@
 """Whether a network can be differentiated: once, as clients do, and twice, as attacks by matching do."""
 
 from collections.abc import Sequence
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from glasshouse.cache import once
 from glasshouse.models.build import build
+from glasshouse.models.handed_over import REAL
 from glasshouse.wire import Architecture
 
 Fault = tuple[str, str, str]
 """A problem with a network: needs, got, hint."""
+
+
+_ORDINARY: Final = "replace the layer by one of torch's ordinary ones"
+_CUT: Final[Fault] = (
+    "a gradient that can be differentiated by the example, as this attack does",
+    "no way from the example to the trained parameters: torch.no_grad, detach or a rounding lies between",
+    "freeze by requires_grad = False instead, or choose an attack that matches no gradients",
+)
 
 
 def derivative_fault(architecture: Architecture, trained: str = "") -> Fault | None:
@@ -38,22 +48,27 @@ def _find_fault(architecture: Architecture, trained: str, *, twice: bool) -> Fau
         fix = "leave what clients train with requires_grad = True"
         return "parameters that can be trained", "requires_grad = False for all of them", fix
     example = inputs.probes(4, torch.Generator().manual_seed(0))[:1]
+    if complexes := [name for name, p in model.named_parameters() if p.is_complex()]:
+        return REAL[0], f"complex ones: {', '.join(complexes[:3])}", REAL[1]
     # Matching differentiates the gradient again, by the pixels; what is not continuous has no such slope.
     example = example.requires_grad_() if inputs.continuous and twice else example
-    outputs = model(example)
-    if not outputs.isfinite().all():
-        low, high = inputs.range
-        return "finite outputs", "NaN or infinity for a valid example", f"numbers are in [{low}, {high}]"
     try:
+        outputs = model(example)
+        if not outputs.isfinite().all():
+            low, high = inputs.range
+            return "finite outputs", "NaN or infinity for a valid example", f"numbers are in [{low}, {high}]"
         loss = task.loss(outputs, task.blank(1, outputs.shape[1:]), example)
         gradients = torch.autograd.grad(loss, parameters, create_graph=twice, allow_unused=True)
         if all(g is None for g in gradients):
             return "a loss that depends on a parameter", "it depends on none", "use the layers in forward"
         if twice:
             _differentiate_again(gradients)
-    except RuntimeError as error:
+            if inputs.continuous and example.grad is None:
+                return _CUT
+    except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
         times = "twice, as this attack does" if twice else "once, as clients do"
-        fix = "replace the layer by one of torch's ordinary ones"
+        compiled = "torch.compile" in str(error)
+        fix = "hand over the network from before torch.compile" if compiled else _ORDINARY
         return f"a network that can be differentiated {times}", str(error).splitlines()[0], fix
     return None
 

@@ -10,6 +10,11 @@ from glasshouse.errors import BadValue
 
 SHOWN: Final = 3
 """Names in an error."""
+REAL: Final = (
+    "real weights, as messages carry them",
+    "hold real and imaginary parts in two parameters, or in one of shape (..., 2): torch.view_as_complex",
+)
+"""What is needed in place of complex weights, and how to get there."""
 
 
 def check_handed_over(net: nn.Module) -> None:
@@ -17,7 +22,7 @@ def check_handed_over(net: nn.Module) -> None:
 
     Raises:
         BadValue: lazy layers that were never called, weights on the meta device, a network of TorchScript, or
-            one that was quantized.
+            one that was quantized, or has complex weights.
 
     Examples:
         >>> check_handed_over(nn.Linear(2, 3))
@@ -49,6 +54,10 @@ def check_handed_over(net: nn.Module) -> None:
             needs="weights with values",
             got=f"weights on the meta device: {', '.join(empty[:SHOWN])}",
             fix="build it on the CPU, or net.to_empty(device='cpu') and net.load_state_dict(weights)",
+        )
+    if complexes := [name for name, tensor in held if tensor.is_complex()]:
+        raise BadValue(
+            subject, needs=REAL[0], got=f"complex ones: {', '.join(complexes[:SHOWN])}", fix=REAL[1]
         )
     state = net.state_dict()
     if packed := [name for name, value in state.items() if _is_quantized(value)]:

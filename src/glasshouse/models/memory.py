@@ -10,6 +10,7 @@ import inspect
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import CodeType
 from typing import Final
 
 from torch import nn
@@ -23,6 +24,9 @@ from glasshouse.models.handed_over import check_handed_over
 PREFIX: Final = f"{__name__}:"
 """Prefix of the names of these networks."""
 
+_PLAIN: Final = bool | int | float | str | None
+_KNOWN: Final = ("torch", "glasshouse")
+"""Packages whose versions a run records, so that their code need not tell networks apart."""
 _NAME: Final = re.compile(r"\w+_[0-9a-f]{12}")
 _NETWORKS: dict[str, nn.Module] = {}
 
@@ -30,8 +34,9 @@ _NETWORKS: dict[str, nn.Module] = {}
 def keep(net: nn.Module) -> str:
     """Store a copy of ``net`` and return its name for use in an architecture.
 
-    The name contains a hash of the layers, the weights and the source file of the class: the same network has
-    the same name in every session, and a changed one has another.
+    The name contains a hash of the layers, their settings, the weights and the code of the classes: the same
+    network has the same name in every session, and a changed one has another, also one that was changed in a
+    notebook.
 
     Raises:
         BadValue: ``net`` cannot be copied or trained (:mod:`glasshouse.models.handed_over`), or has no linear
@@ -44,7 +49,7 @@ def keep(net: nn.Module) -> str:
     check_handed_over(net)
     model = copy.deepcopy(net).cpu()
     kind = type(model.net if isinstance(model, AdaptedNetwork) else model)
-    content = [dict(model.state_dict()), repr(model), _source(kind)]
+    content = [dict(model.state_dict()), repr(model), _source(kind), _behaviour(model)]
     model = model if isinstance(model, SplitModel) else adapt(model)
     name = f"{kind.__name__}_{cache.digest(content)[:12]}"
     _NETWORKS[name] = model
@@ -68,6 +73,32 @@ def __getattr__(name: str) -> Callable[[tuple[int, int, int], int], nn.Module]:
         return copy.deepcopy(_NETWORKS[name])
 
     return factory
+
+
+def _behaviour(model: nn.Module) -> list[str]:
+    """What else tells networks of the same layers apart: plain settings, and code that is not torch's."""
+    told = dict[str, None]()
+    for module in model.modules():
+        for name, value in vars(module).items():
+            if isinstance(value, _PLAIN) and name != "training":
+                told[f"{name} = {value!r}"] = None
+            elif inspect.isfunction(value):
+                told[_told(value.__code__)] = None
+        for kind in type(module).__mro__:
+            if not kind.__module__.startswith(_KNOWN):
+                told |= {_told(one.__code__): None for one in vars(kind).values() if inspect.isfunction(one)}
+    return list(told)
+
+
+def _told(code: CodeType) -> str:
+    """A function's code in words, without the places where it was written."""
+    inner = [_told(one) if isinstance(one, CodeType) else _constant(one) for one in code.co_consts]
+    return " ".join([code.co_name, code.co_code.hex(), *code.co_names, *inner])
+
+
+def _constant(value: object) -> str:
+    """A constant of code; sets have another order in every process."""
+    return repr(sorted(map(repr, value)) if isinstance(value, frozenset) else value)
 
 
 def _source(kind: type) -> str:

@@ -11,7 +11,7 @@ Neighbouring relation: one example of the client more or less. The number of exa
 import copy
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar, Final, Literal, final
@@ -24,9 +24,13 @@ from glasshouse.federation.client import LocalTraining
 from glasshouse.federation.defenses.accounting import check_level, needed_noise, spent_epsilon
 from glasshouse.federation.defenses.base import NamedDefense, describe_mechanism
 from glasshouse.federation.defenses.guarantee import Exposure, Guarantee
-from glasshouse.federation.defenses.independence import ERRORS, check_independence
+from glasshouse.federation.defenses.independence import (
+    ERRORS,
+    check_independence,
+    same_in_training,
+)
 from glasshouse.federation.defenses.marks import Mark, noise_mark
-from glasshouse.federation.defenses.per_example import prepare_model
+from glasshouse.federation.defenses.per_example import own_layers, prepare_model
 from glasshouse.interfaces import Trainer, losses_of
 from glasshouse.limits import Count, Fix, Positive, Probability, check_ranges
 from glasshouse.registry import Card, create
@@ -45,6 +49,8 @@ _CARRIED_OUT: Final = frozenset(
     {"mode", "frozen", "proximal", "epochs_by_client", "batch_sizes_by_client", "personal", "fixed"}
 )
 """Settings of local training that hold under DP-SGD, too; others would be replaced without a word."""
+FEW: Final = 16
+"""Up to this size of a batch, all smaller ones are tried: steps draw batches of any size."""
 RTOL: Final = 1e-4
 """Largest relative difference between two ways to a gradient that rounding in another order explains."""
 
@@ -177,7 +183,8 @@ class PrivateTraining:
         """
         self.inner.check_enough(data, subject="private local training")
         exposure, mixes = self.exposure(len(data)), self._draws
-        work = self.check(model, data)
+        order = poisson(len(data), exposure.batch_rate, exposure.steps, rng=rng.child("order"))
+        work = self.check(model, data, sizes=[len(rows) for rows in order])
         parameters = {name: p for name, p in work.named_parameters() if p.requires_grad}
         before = {name: p.detach().clone() for name, p in parameters.items()}
         optimizer = DPOptimizer(
@@ -188,7 +195,6 @@ class PrivateTraining:
             generator=rng.child("noise").torch(data.inputs.device),
         )
         gradients_of = _choose_gradients(work, _sample(data, self.inner.batch_size))
-        order = poisson(len(data), exposure.batch_rate, exposure.steps, rng=rng.child("order"))
         places, drawn = self.canaries, rng.child("canaries")  # drawn like examples
         canaries = () if places is None else poisson(len(places), exposure.batch_rate, len(order), rng=drawn)
         with torch.random.fork_rng(devices=[], enabled=mixes):
@@ -219,22 +225,28 @@ class PrivateTraining:
         """Whether layers are in training mode, in which some draw at random."""
         return self.inner.dropout or self.inner.training.mode == "training"
 
-    def check(self, model: nn.Module, data: Batch) -> nn.Module:
+    def check(self, model: nn.Module, data: Batch, *, sizes: Sequence[int] = ()) -> nn.Module:
         """The copy to train, after showing that each of its examples has a gradient of its own.
+
+        Args:
+            model: left as it is.
+            data: the client's examples.
+            sizes: of the batches that were drawn, beside the usual one.
 
         Raises:
             Inapplicable: they influence each other, or a term that DP-SGD does not carry out.
         """
         self._check_terms()
-        names = self.inner.parameters(model).keys()
-        work = prepare_model(model, trained=names, dropout=self._draws)
-        sample, size = _sample(data, self.inner.batch_size), self.inner.batch_size
-        modes = {module: module.training for module in work.modules()}
-        if len(sample) > 1:
-            work.eval()  # dropout draws anew in every pass and would look like an influence
-            check_independence(work, sample, subject="defense 'dp_sgd'", sizes=(2, size, size + 1))
-            for module, training in modes.items():
-                module.training = training
+        names, usual = self.inner.parameters(model).keys(), self.inner.batch_size
+        frozen = self.inner.training.frozen
+        work = prepare_model(model, trained=names, dropout=self._draws, frozen=frozen)
+        tried = {2, usual, usual + 1, *sizes, *range(2, min(usual, FEW) + 1)}
+        if len(data) > 1:
+            largest = data.pick(torch.arange(min(len(data), max(tried))))
+            check_independence(work, largest, subject="defense 'dp_sgd'", sizes=tried)
+        # Opacus records layers in training mode only; where that changes what they compute, nothing does.
+        for name in same_in_training(work, own_layers(work), _sample(data, usual)):
+            work.get_submodule(name).training = True
         return work
 
     def _check_terms(self) -> None:
@@ -297,6 +309,10 @@ def _choose_gradients(work: nn.Module, sample: Batch) -> Gradients:
     gradients of examples alone, each example is differentiated by itself: slower, right by construction.
     """
     apart = partial(_one_by_one, copy.deepcopy(work))  # without the hooks that are about to be attached
+    try:
+        GradSampleModule(copy.deepcopy(work), loss_reduction="sum", strict=False)
+    except ERRORS:  # a layer with buffers beside its parameters, as under spectral norm
+        return partial(_one_by_one, work)
     hooked = GradSampleModule(work, loss_reduction="sum", strict=False)
     together = partial(_together, hooked)
     if _agree(together, apart, sample):
@@ -331,7 +347,8 @@ def _one_by_one(work: nn.Module, batch: Batch, sign: float) -> list[Tensor]:
     rows = []
     for i in range(len(batch)):
         loss = sign * losses_of(work, batch.pick(torch.tensor([i]))).sum()
-        rows.append(torch.autograd.grad(loss, parameters))
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+        rows.append([g.to_dense() if g.is_sparse else g for g in gradients])
     if not rows:
         return [p.new_zeros((0, *p.shape)) for p in parameters]
     return [torch.stack(each) for each in zip(*rows, strict=True)]

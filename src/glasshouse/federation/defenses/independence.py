@@ -1,14 +1,19 @@
 """Show that no example of a batch influences another, which every proof about single examples needs.
 
 A network whose output for one example depends on its neighbours (statistics of the batch, a layer that takes
-the batch for a sequence) has no gradient of a single example: clipping what it returns bounds nothing. The
-check runs the network on a batch and on each of its examples alone, in several sizes, since a layer may mix
-examples only where two dimensions happen to agree.
+the batch for a sequence) or on those before it (a running mean, a state that is kept) has no gradient of a
+single example: clipping what it returns bounds nothing. The check runs the network in the mode in which it
+is trained and exchanges the other examples of a batch; and, where it draws nothing at random, runs each
+example alone. It does so in several sizes, since a layer may mix examples only where two dimensions happen to
+agree, and in double precision where the network can, since a weak influence is one, too.
 
 Shape letters: B examples.
 """
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -18,17 +23,18 @@ from glasshouse.errors import Inapplicable
 from glasshouse.examples import Batch
 from glasshouse.interfaces import losses_of
 
-TOLERANCE: Final = 1e-4
-"""Largest difference, relative to the largest value, that rounding in another order explains in float32."""
+TOLERANCES: Final = {torch.float64: 1e-9, torch.float32: 1e-4}
+"""Largest difference, relative to the largest value, that rounding in another order explains."""
 ERRORS: Final = (RuntimeError, ValueError, TypeError, LookupError, AttributeError)
 """What a network raises on a batch size that it cannot take."""
+_MIXES: Final = "use group or layer norm instead of batch statistics, and layers that take the batch first"
 
 
-def check_independence(model: nn.Module, batch: Batch, *, subject: str, sizes: Sequence[int]) -> None:
-    """Raise if the loss of an example depends on the others in its batch, or on how many there are.
+def check_independence(model: nn.Module, batch: Batch, *, subject: str, sizes: Iterable[int]) -> None:
+    """Raise if the loss of an example depends on other examples, beside it or before it, or on their number.
 
     Args:
-        model: in the mode in which it is trained, without dropout.
+        model: in the mode in which it is trained; left as it is.
         batch: at least two different examples.
         subject: what needs the independence, for the error.
         sizes: batch sizes to try; larger ones than ``batch`` are left out.
@@ -37,33 +43,199 @@ def check_independence(model: nn.Module, batch: Batch, *, subject: str, sizes: S
         Inapplicable: examples influence each other, or the network cannot take a single one; names the first
             layer whose output differs.
     """
+    network, batch = _precise(model, batch)
+    pair = batch.pick(torch.arange(2))
+    _quieten(network, pair, packages=("torch.",))  # its drop-out takes examples one by one
+    quiet = copy.deepcopy(network)
+    if drawing := _quieten(quiet, pair):
+        raise _refused(
+            subject,
+            f"layer '{drawing[0]}' ({_kind(quiet, drawing[0])}) draws at random in every mode",
+            fix="let it draw in training mode only, so that what examples do to each other can be tried",
+        )
+    _check_memory(copy.deepcopy(network), pair, subject=subject)
+    alone: list[Tensor] = []
     for size in sorted({min(size, len(batch)) for size in sizes if size >= 2}):
         together = batch.pick(torch.arange(size))
         try:
-            with torch.no_grad():
-                losses = losses_of(model, together)
-                alone = [losses_of(model, together.pick(torch.tensor([i]))) for i in range(size)]
+            _check_exchange(network, together, subject=subject)
+            alone += [_losses(quiet, batch.pick(torch.tensor([i]))) for i in range(len(alone), size)]
+            losses = _losses(quiet, together)
         except ERRORS as error:
-            raise _mixes(subject, f"{type(error).__name__}: {str(error).splitlines()[0]}", size) from error
+            raised = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            raise _refused(subject, f"in a batch of {size}, {raised}") from error
         if losses.shape != (size,) or not _alike(losses, torch.cat(alone)):
-            raise _mixes(subject, _first_difference(model, together), size)
+            last = torch.tensor([size - 1])  # the one that a sequence over the batch changes most
+            where = _first_difference(quiet, together, last, together.pick(last), torch.tensor([0]))
+            raise _refused(subject, f"in a batch of {size}, {where} differs")
+
+
+def _quieten(model: nn.Module, batch: Batch, *, packages: tuple[str, ...] = ("",)) -> tuple[str, ...]:
+    """Put layers that draw at random into evaluation mode, in place; names of those that draw even then.
+
+    Args:
+        model: changed in place.
+        batch: examples on which it is tried.
+        packages: where the classes of these layers are defined, as beginnings of names.
+    """
+    while True:
+        drawing = _drawing(model, batch)
+        layers = {name: model.get_submodule(name) for name in drawing}
+        ours = [n for n, layer in layers.items() if type(layer).__module__.startswith(packages)]
+        louder = [name for name in ours if layers[name].training]
+        if not louder:
+            return drawing
+        for name in louder:
+            _set_alone(model, name, training=False)
+
+
+def same_in_training(model: nn.Module, names: Sequence[str], batch: Batch) -> list[str]:
+    """Those of the named layers that draw nothing and compute the same in training mode; ``model`` is kept.
+
+    Args:
+        model: with these layers in evaluation mode.
+        names: of the layers.
+        batch: examples on which they are tried.
+    """
+    network, batch = _precise(model, batch)
+    before = _seeded(network, batch)
+
+    def unlike() -> bool:
+        return bool(_drawing(network, batch)) or not _alike(before, _seeded(network, batch))
+
+    for name in names:
+        network.get_submodule(name).training = True
+    if not unlike():  # as of nearly all networks: one pass for all layers
+        return list(names)
+    for name in names:
+        network.get_submodule(name).training = False
+    same = []
+    for name in names:
+        layer = network.get_submodule(name)
+        layer.training = True
+        if unlike():
+            layer.training = False
+        else:
+            same.append(name)
+    return same
+
+
+def _set_alone(model: nn.Module, name: str, *, training: bool) -> None:
+    """Set the mode of one layer, whose own parts keep theirs."""
+    layer = model.get_submodule(name)
+    modes = {part: part.training for part in layer.modules() if part is not layer}
+    layer.train(training)  # its own method: a network that wraps another passes the mode on
+    for part, mode in modes.items():
+        part.training = mode
+
+
+def _drawing(model: nn.Module, batch: Batch) -> tuple[str, ...]:
+    """The layers that draw from the global generator themselves, not by their parts."""
+    states: dict[str, Tensor] = {}
+    drawing: list[str] = []
+
+    def before(name: str, *_: Any) -> None:
+        states[name] = torch.get_rng_state()
+
+    def after(name: str, *_: Any) -> None:
+        inner = any(name == "" or one.startswith(f"{name}.") for one in drawing)
+        if not inner and not torch.equal(states[name], torch.get_rng_state()):
+            drawing.append(name)
+
+    with ExitStack() as hooks, torch.random.fork_rng(devices=[]):
+        for name, layer in model.named_modules():
+            hooks.enter_context(layer.register_forward_pre_hook(partial(before, name)))
+            hooks.enter_context(layer.register_forward_hook(partial(after, name)))
+        try:
+            _losses(model, batch)
+        except ERRORS:  # said by whoever tries the sizes
+            return ()
+    return tuple(drawing)
+
+
+def _precise(model: nn.Module, batch: Batch) -> tuple[nn.Module, Batch]:
+    """Copies in double precision; in the precision of the network where its code allows no other."""
+    inputs = batch.inputs.double() if batch.inputs.is_floating_point() else batch.inputs
+    double = Batch(inputs=inputs, labels=batch.labels)
+    try:
+        network = copy.deepcopy(model).double()
+        with torch.random.fork_rng(devices=[]):
+            _losses(network, double.pick(torch.tensor([0])))
+    except ERRORS:
+        return copy.deepcopy(model), batch
+    return copy.deepcopy(model).double(), double  # without what the first pass left behind
+
+
+def _losses(model: nn.Module, batch: Batch) -> Tensor:
+    with torch.no_grad():
+        return losses_of(model, batch)
+
+
+def _check_memory(network: nn.Module, batch: Batch, *, subject: str) -> None:
+    """Raise if a second pass of the same examples has other losses than the first."""
+    try:
+        first, second = _seeded(network, batch), _seeded(network, batch)
+    except ERRORS:  # said by whoever tries the sizes
+        return
+    if not _alike(first, second):
+        rows = torch.arange(len(batch))
+        where = _first_difference(network, batch, rows, batch, rows)
+        raise _refused(
+            subject,
+            f"{where} changes with every pass",
+            fix="name it in federation.training.frozen, or use federation.training.mode = evaluation",
+        )
+
+
+def _check_exchange(network: nn.Module, batch: Batch, *, subject: str) -> None:
+    """Raise if the losses of one half of the examples change with the other half.
+
+    What is drawn at random is drawn equally in both passes.
+    """
+    size = len(batch)
+    halves = torch.split(torch.arange(size), (size + 1) // 2)
+    for kept in halves:
+        moved = torch.ones(size, dtype=torch.bool)
+        moved[kept] = False
+        rows = torch.arange(size)
+        rows[moved] = kept[torch.arange(size - len(kept)) % len(kept)]
+        exchanged = batch.pick(rows)
+        losses = [_seeded(network, one) for one in (batch, exchanged)]
+        if losses[0].shape != (size,) or not _alike(losses[0][kept], losses[1][kept]):
+            where = _first_difference(network, batch, kept, exchanged, kept)
+            raise _refused(subject, f"in a batch of {size}, {where} differs")
+
+
+def _seeded(model: nn.Module, batch: Batch) -> Tensor:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return _losses(model, batch)
 
 
 def _alike(left: Tensor, right: Tensor) -> bool:
     """Equal up to rounding, relative to the largest value."""
+    if left.shape != right.shape:
+        return False
     scale = max(float(left.abs().max()), float(right.abs().max()), 1e-12)
-    return left.shape == right.shape and float((left - right).abs().max()) <= TOLERANCE * scale
+    largest = float((left - right).abs().max())
+    return largest <= TOLERANCES.get(left.dtype, TOLERANCES[torch.float32]) * scale
 
 
-def _first_difference(model: nn.Module, batch: Batch) -> str:
-    """The first layer, in the order of the computation, whose output depends on the other examples."""
-    last = len(batch) - 1  # the one that a sequence over the batch changes most
-    rows, alone = _outputs(model, batch), _outputs(model, batch.pick(torch.tensor([last])))
-    for name, output in rows.items():
-        single = alone.get(name)
-        if single is None or output.ndim == 0 or len(output) != len(batch):
-            return f"layer '{name}' ({_kind(model, name)})"
-        if not _alike(output[last:], single):
+def _first_difference(model: nn.Module, batch: Batch, rows: Tensor, other: Batch, same: Tensor) -> str:
+    """The first layer, in the order of the computation, that maps the same examples to something else.
+
+    Args:
+        model: what is run on both.
+        batch: examples.
+        rows: those to compare.
+        other: examples beside which they stand otherwise.
+        same: their rows in ``other``.
+    """
+    left, right = _outputs(model, batch), _outputs(model, other)
+    for name, output in left.items():
+        single = right.get(name)
+        unlike = single is None or output.ndim == 0 or len(output) != len(batch)
+        if unlike or single is None or len(single) != len(other) or not _alike(output[rows], single[same]):
             return f"layer '{name}' ({_kind(model, name)})"
     return "a computation outside its layers"
 
@@ -84,20 +256,18 @@ def _outputs(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
 
         return hook
 
-    handles = [layer.register_forward_hook(keep(name)) for name, layer in model.named_modules() if name]
-    try:
-        with torch.no_grad():
-            losses_of(model, batch)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as hooks:
+        for name, layer in model.named_modules():
+            if name:
+                hooks.enter_context(layer.register_forward_hook(keep(name)))
+        _seeded(model, batch)
     return outputs
 
 
-def _mixes(subject: str, got: str, size: int) -> Inapplicable:
+def _refused(subject: str, got: str, *, fix: str = _MIXES) -> Inapplicable:
     return Inapplicable(
         subject,
         needs="a network in which no example influences another: alone, each has the same loss",
-        got=f"in a batch of {size}, {got}" + (" differs" if got.startswith("layer") else ""),
-        fix="use group or layer norm instead of batch statistics, and layers that take the batch first",
+        got=got,
+        fix=fix,
     )

@@ -7,6 +7,7 @@ from typing import final
 from torch import Tensor, nn
 
 from glasshouse.errors import Inapplicable
+from glasshouse.settings import covers
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _IN_PLACE = (nn.Threshold, nn.ReLU, nn.RReLU, nn.Hardtanh, nn.ELU, nn.SELU, nn.CELU, nn.LeakyReLU, nn.SiLU,
@@ -35,31 +36,37 @@ class FrozenNorm(nn.Module):
         return out * self.weight.view(shape) + self.bias.view(shape)
 
 
-def prepare_model(model: nn.Module, *, trained: Collection[str], dropout: bool) -> nn.Module:
+def prepare_model(
+    model: nn.Module, *, trained: Collection[str], dropout: bool, frozen: tuple[str, ...] = ()
+) -> nn.Module:
     """A copy with the same function and per-example gradients for the parameters in ``trained``.
 
-    Opacus records only layers in ``train()`` mode and does not support in-place activations; batch norm in
-    that mode would mix examples. So only layers with trained parameters are in that mode (dropout layers
-    only if ``dropout``), batch norm is frozen to its received statistics, and activations are not in place.
+    Batch norm in evaluation mode is frozen to its received statistics; in training mode it would mix
+    examples. Activations are not in place, which Opacus does not support.
+
+    Args:
+        model: left as it is.
+        trained: names of the parameters that are trained.
+        dropout: whether layers are in training mode.
+        frozen: patterns of names of layers that stay in evaluation mode.
 
     Raises:
-        Inapplicable: a trained layer uses statistics of whole batches.
+        Inapplicable: a layer uses statistics of whole batches.
     """
     work = copy.deepcopy(model)
     for name, p in work.named_parameters():
         p.requires_grad_(name in trained)
-    for module in list(work.modules()):
-        for name, child in module.named_children():
-            if isinstance(child, _NORMS) and child.running_mean is not None and not dropout:
-                setattr(module, name, FrozenNorm(child))
-        if isinstance(module, _IN_PLACE):
-            module.inplace = False
     work.train(dropout)
     for name, module in work.named_modules():
-        trains = any(p.requires_grad for p in module.parameters(recurse=False))
-        module.training |= trains
-        keeps = trains and any(True for _ in module.buffers(recurse=False))
-        if keeps or isinstance(module, nn.modules.batchnorm._BatchNorm):
+        module.training &= not covers(frozen, name)
+    for module in list(work.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, _NORMS) and child.running_mean is not None and not child.training:
+                setattr(module, name, FrozenNorm(child).eval())
+        if isinstance(module, _IN_PLACE):
+            module.inplace = False
+    for name, module in work.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
             raise Inapplicable(
                 "defense 'dp_sgd'",
                 needs="layers in which no example influences another",
@@ -67,3 +74,9 @@ def prepare_model(model: nn.Module, *, trained: Collection[str], dropout: bool) 
                 fix="use group norm, or federation.training.mode = evaluation without drop-out",
             )
     return work
+
+
+def own_layers(work: nn.Module) -> list[str]:
+    """Names of the layers in evaluation mode that have trained parameters of their own."""
+    named = ((name, module) for name, module in work.named_modules() if not module.training)
+    return [name for name, m in named if any(p.requires_grad for p in m.parameters(recurse=False))]

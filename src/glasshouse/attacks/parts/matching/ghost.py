@@ -61,7 +61,64 @@ def supports(model: nn.Module, target: Container[str], shape: tuple[int, ...]) -
             hooks.enter_context(module.register_forward_hook(partial(count, name)))
         model(next(model.parameters()).new_zeros(1, *shape))
     odd = [f"'{name}' runs {calls[name]} times" for name, _ in layers if calls[name] != 1]
-    return f"{', '.join(odd)} per forward pass instead of once" if odd else None
+    if odd:
+        return f"{', '.join(odd)} per forward pass instead of once"
+    return _unlike(model, target, layers, shape)
+
+
+def _unlike(
+    model: nn.Module, target: Container[str], layers: Sequence[tuple[str, nn.Module]], shape: tuple[int, ...]
+) -> str | None:
+    """The parameter whose gradient does not follow from its layer's input and output, in words; None: none.
+
+    A weight that two layers share, or that a function uses as well, has more; an operation that overwrites
+    what a layer returned leaves another output behind.
+    """
+    tape: dict[str, tuple[Tensor, Tensor]] = {}
+    leaves = {name: p for name, p in model.named_parameters() if name in target}
+    wanted = {name: p.requires_grad for name, p in leaves.items()}
+    like = next(model.parameters())
+    example = torch.rand(1, *shape, generator=torch.Generator().manual_seed(0)).to(like)
+    with ExitStack() as hooks, torch.enable_grad():
+        for name, module in layers:
+            hooks.enter_context(module.register_forward_hook(partial(_record, tape, name)))
+        for p in leaves.values():
+            p.requires_grad_(True)
+        try:
+            outputs: Tensor = model(example.requires_grad_())
+            loss = (outputs.double() * _weights(outputs)).sum()
+            every = [*(tape[name][1] for name, _ in layers), *leaves.values()]
+            slopes = _slopes(loss, every)
+            truth = dict(zip(leaves, slopes[len(layers) :], strict=True))
+            for (name, module), delta in zip(layers, slopes, strict=False):
+                own = {n: p for n, p in module.named_parameters(recurse=False) if _join(name, n) in leaves}
+                seen = tape[name][0].detach()
+                formed = _slopes(module(seen), list(own.values()), by=delta)
+                for short, gradient in zip(own, formed, strict=True):
+                    if not _alike(truth[_join(name, short)], gradient):
+                        return f"'{_join(name, short)}' has a gradient that its layer alone does not explain"
+        finally:
+            for name, p in leaves.items():
+                p.requires_grad_(wanted[name])
+    return None
+
+
+def _weights(outputs: Tensor) -> Tensor:
+    """Unequal slopes of all outputs, so that nothing cancels out."""
+    return torch.linspace(1, 2, outputs.numel(), dtype=torch.float64, device=outputs.device).view_as(outputs)
+
+
+def _slopes(outputs: Tensor, leaves: Sequence[Tensor], *, by: Tensor | None = None) -> tuple[Tensor, ...]:
+    """Gradients, zero where a leaf is not used."""
+    return torch.autograd.grad(
+        outputs, list(leaves), by, retain_graph=True, allow_unused=True, materialize_grads=True
+    )
+
+
+def _alike(left: Tensor, right: Tensor) -> bool:
+    """Equal up to what rounding explains, in half precision several thousandths."""
+    tolerance = 1e-3 if left.dtype in (torch.float32, torch.float64) else 5e-2
+    return float((left - right).abs().max()) <= tolerance * max(float(left.abs().max()), 1e-12)
 
 
 def _owns(name: str, module: nn.Module, target: Container[str]) -> bool:
@@ -198,7 +255,13 @@ class Ghost:
             # One backward pass gives the gradient of every layer's output; those of weights follow from it
             # layer by layer.
             outputs = [tape[name][1] for name, _ in self._layers]
-            slopes = torch.autograd.grad(loss, [*outputs, *weights.values()], create_graph=create_graph)
+            slopes = torch.autograd.grad(
+                loss,
+                [*outputs, *weights.values()],
+                create_graph=create_graph,
+                allow_unused=True,  # a head whose outputs are not the answer
+                materialize_grads=True,
+            )
             deltas, known = slopes[: len(outputs)], dict(zip(weights, slopes[len(outputs) :], strict=True))
             formed: dict[str, Tensor] = {}
             triples: dict[str, Triple] = {}
