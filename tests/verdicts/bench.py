@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from glasshouse.attacks.base import About, Claim, Labels, Reconstruction
+from glasshouse.attacks.sequences import Sequences
 from glasshouse.audit.attacking.claims import Outcome, Unit
 from glasshouse.audit.scoring.cell import AttackScores, score_attack
 from glasshouse.audit.scoring.nulls import NullBook
@@ -15,6 +16,7 @@ from glasshouse.audit.scoring.truth import GroundTruth
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.modalities.base import Modality
 from glasshouse.modalities.image import Image
+from glasshouse.modalities.sentence import vocabulary_of
 from glasshouse.results.records import Control, Finding, Power
 from glasshouse.rng import Rng
 from glasshouse.scenario.axes import Cell
@@ -54,6 +56,7 @@ class Bench:
         modality: of the examples; None: pictures.
         attack: whose claims they are said to be.
         grants: of the scenario.
+        tokens: claims are sentences, as attacks on language models file them.
     """
 
     private: Batch
@@ -72,6 +75,7 @@ class Bench:
     options: dict = field(default_factory=dict)
     attack: str = "linear_input"
     grants: dict = field(default_factory=dict)
+    tokens: bool = False
 
     def findings(self) -> dict[str, Finding]:
         """The findings by metric."""
@@ -90,7 +94,7 @@ class Bench:
             controls={control_key(attack): self.control},
             powers={}
             if self.power is None
-            else {power_key(attack, kind): self.power for kind in ("reconstruction", "labels")},
+            else {power_key(attack, kind): self.power for kind in ("reconstruction", "labels", "sequences")},
         )
         return score_attack(task, attack, [self.run()])
 
@@ -104,6 +108,7 @@ class Bench:
             distractors=self.heldout.inputs[: self.distractors],
             image_range=(0.0, 1.0),
             inputs=modality,
+            vocabulary=vocabulary_of(modality),
         )
         terms = Terms(
             protocol="fedsgd",
@@ -154,6 +159,11 @@ class Bench:
         if self.called is not None:
             return (Labels(about=About(rounds=(0,), client=client), counts=self.called[client]),)
         inputs = self.private.inputs[:0] if self.claims is None else self.claims[client : client + 1]
+        if self.tokens:
+            read = Sequences(
+                about=About(rounds=(0,), client=client), tokens=inputs, confidence=torch.ones(len(inputs))
+            )
+            return (read,)
         return (
             Reconstruction(
                 about=About(rounds=(0,), client=client),

@@ -174,7 +174,9 @@ def _measure(
         alike=alike,
         tables=compared,
         ranked=ranked,
-        crossings=() if compared else tuple(crossings(metric, runs)),
+        crossings=()
+        if compared
+        else tuple(crossings(metric, runs, of_examples=bool(scored.rungs) and not can_judge_victims(metric))),
     )
     return finding_of(task.cell, attack, measured, runs), scored, note
 

@@ -93,16 +93,17 @@ def exchange(
     return ExchangeGain(level=null_of(other, metric), gain=gain, p=p)
 
 
-def within_labels(tables: Sequence[Table | None], rng: Rng) -> bool | None:
+def within_labels(tables: Sequence[Table | Crossing | None], rng: Rng) -> bool | None:
     """Whether claims match their own victims better than others of the same label; None: cannot be tested.
 
     What a claim knows by the label alone, which may have been granted, it also knows of these others.
     """
-    single = [t for t in tables if t is not None and len(t.matches) == len(t.strata)]
+    labelled = [(t, t.strata) for t in tables if t is not None and t.strata is not None]
+    single = [(t.updates(), strata) for t, strata in labelled if len(t.matches) == len(strata)]
     if not single:
         return None
-    strata = np.concatenate([1_000_000 * run + t.strata for run, t in enumerate(single)])
-    matches = scipy.linalg.block_diag(*(t.updates() for t in single))
+    strata = np.concatenate([1_000_000 * run + own for run, (_, own) in enumerate(single)])
+    matches = scipy.linalg.block_diag(*(updates for updates, _ in single))
     test = permutation_test(matches, strata, rng=rng.child("within labels"))
     return None if test is None else test.low > 0
 

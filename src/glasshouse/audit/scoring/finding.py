@@ -117,7 +117,7 @@ def finding_of(cell: Cell, attack: Plugin, measured: Measurement, runs: Sequence
     printed, gained = value_with_unseen(value, scored, metric), gain_with_unseen(gain, scored, metric)
     ladder = _ladder(scored, metric, _rung("domain", scored, null, gained, p), stream)
     bounds = Rng.root(scenario.seed, salt="bounds").child(f"{attack.name}/{measured.name}")
-    by_label = within_labels(measured.tables or measured.ranked, stream) is False
+    by_label = within_labels(measured.tables or measured.ranked or measured.crossings, stream) is False
     guess = other is not None and (not other.gain.above_zero or by_label)
     bound = _bound(value, measured, runs, chance=chance, guess=guess, rng=bounds)
     bound = bound and replace(bound, word_of=_vouching(scenario))

@@ -226,8 +226,10 @@ def _beside(claim: Claim, metric: Metric, ground: GroundTruth, other: Target, *,
 
 def cross_claims(
     claims: Iterable[Claim], metric: Metric, ground: GroundTruth, *, most: int
-) -> list[list[Sides]]:
+) -> list[tuple[Target, list[Sides]]]:
     """Every claim about examples beside the truth of every victim of these claims, in one order.
+
+    Each with the victim that it is about.
 
     Empty: the metric scores no such claim or more than ``most``, or one lacks the part that it reads.
     """
@@ -241,11 +243,11 @@ def cross_claims(
     ]
     if len(own) > most:
         return []
-    table: list[list[Sides]] = []
+    table: list[tuple[Target, list[Sides]]] = []
     for claim, target in own:
         row = (_beside(claim, metric, ground, other, size=len(target.batch)) for _, other in own)
-        table.append([side for side in row if side is not None])
-        if len(table[-1]) < len(own):  # an exchange needs every pair
+        table.append((target, [side for side in row if side is not None]))
+        if len(table[-1][1]) < len(own):  # an exchange needs every pair
             return []
     return table
 

@@ -4,7 +4,7 @@ One row is one claim about one update, reduced to its best candidate for each ex
 example. At most ``MOST_VICTIMS`` examples are compared, in the order of their rounds and clients.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from glasshouse.attacks.base import About, Reconstruction
 from glasshouse.audit.scoring.measure import measure
-from glasshouse.audit.scoring.pair import cross_claims
+from glasshouse.audit.scoring.pair import can_score, cross_claims
 from glasshouse.audit.scoring.read import Run
 from glasshouse.cache import digest
 from glasshouse.errors import BadValue, NothingClaimed
@@ -101,10 +101,13 @@ class Crossing:
     Attributes:
         matches: (k, k), claim against victim.
         alike: (k,), equal for victims whose truths are equal.
+        strata: (k,), equal for victims whose examples have the same labels; None: the claims are about these,
+            or all have the same.
     """
 
     matches: Numbers
     alike: NDArray[np.int64]
+    strata: NDArray[np.int64] | None = None
 
     def updates(self) -> Numbers:
         """As of a :class:`Table`: every claim is about one update."""
@@ -115,15 +118,23 @@ class Crossing:
         return self.alike
 
 
-def crossings(metric: Metric, runs: Sequence[Run]) -> Iterator[Crossing | None]:
+def crossings(metric: Metric, runs: Sequence[Run], *, of_examples: bool = False) -> Iterator[Crossing | None]:
     """The crossing of every run; None where claims are of another kind, or more than ``MOST_CROSSED``.
 
-    Where there are so many, a test over pairs alone has power; so it has where examples are compared, which
-    hardly ever are taken for another.
+    Where there are so many, a test over pairs alone has power.
+
+    Args:
+        metric: of the scores.
+        runs: of one attack.
+        of_examples: also of claims that hold examples, such as sentences, where no table compares them. What
+            is proved needs no such test.
     """
     for run in runs:
-        fits = metric.against != "inputs"
-        sides = cross_claims(run.claims, metric, run.ground, most=MOST_CROSSED) if fits else []
+        inputs = metric.against == "inputs"
+        proved = any(type(claim).proofs for claim in run.claims if can_score(type(claim), metric))
+        fits = not inputs or (of_examples and not proved)
+        crossed = cross_claims(run.claims, metric, run.ground, most=MOST_CROSSED) if fits else []
+        sides = [row for _, row in crossed]
         if len(sides) < 2:
             yield None
             continue
@@ -132,11 +143,20 @@ def crossings(metric: Metric, runs: Sequence[Run]) -> Iterator[Crossing | None]:
         if any(len(row) < len(sides) for row in numbers):
             yield None
             continue
-        groups: dict[bytes, int] = {}
-        truths = (side.truth.numpy().tobytes() for side in sides[0])
-        alike = np.array([groups.setdefault(truth, len(groups)) for truth in truths], dtype=np.int64)
         sign = 1.0 if metric.higher_leaks else -1.0
-        yield Crossing(matches=sign * np.array(numbers, dtype=np.float64), alike=alike)
+        strata = _numbered(torch.sort(target.batch.labels, 0).values for target, _ in crossed)
+        yield Crossing(
+            matches=sign * np.array(numbers, dtype=np.float64),
+            alike=_numbered(side.truth for side in sides[0]),
+            strata=strata if inputs and strata.any() else None,
+        )
+
+
+def _numbered(tensors: Iterable[Tensor]) -> NDArray[np.int64]:
+    """A number for each tensor, equal for equal ones."""
+    groups: dict[bytes, int] = {}
+    keys = (one.cpu().numpy().tobytes() for one in tensors)
+    return np.array([groups.setdefault(key, len(groups)) for key in keys], dtype=np.int64)
 
 
 def tables(metric: Metric, runs: Sequence[Run], *, singles: bool = True) -> Iterator[Table | None]:
