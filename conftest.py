@@ -33,6 +33,7 @@ IN_CI = bool(os.environ.get("GLASSHOUSE_CI"))
 MAY_SKIP_IN_CI = re.compile(r"shared/data|torchvision|'vision'|\bCUDA\b|\bGPU\b|\bMPS\b")
 INTEGRATION = ("browser", "first_hour", "integrations", "plugins", "wall")
 """Folders whose tests run whole audits, deployments, packages or pages: between a unit and a slow test."""
+TESTS = Path(__file__).resolve().parent / "tests"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 # Timing on a shared machine says nothing about the code; in CI the same examples run each time.
@@ -67,19 +68,34 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
     return ByFile(config, log)
 
 
-def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Doctests import their module: leave out those that need torchvision where it is not installed."""
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out folders without a chosen test, and doctests that need torchvision where it is missing."""
+    # Importing a file only to deselect it takes as long as a minute of tests.
+    if config.getoption("markexpr") and _is_deselected(collection_path, config.getoption("markexpr")):
+        return True
+    # Doctests import their module.
     if collection_path.suffix != ".py" or "src" not in collection_path.parts or find_spec("torchvision"):
         return None
     needs_it = re.search(r"^\s*(import|from) torchvision", collection_path.read_text(), re.MULTILINE)
     return True if needs_it else None
 
 
+def _is_deselected(path: Path, expression: str) -> bool:
+    """Whether a folder has no test for an expression like ``integration and not slow``."""
+    terms = expression.split(" and ")
+    if not path.is_dir() or path.parent not in (TESTS, TESTS.parent):
+        return False
+    if path == TESTS.parent / "src":
+        return "integration" in terms
+    is_integration = path.name in INTEGRATION
+    return path.parent == TESTS and (("not integration" if is_integration else "integration") in terms)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of the folders above, before they are chosen by marker."""
     for item in items:
-        if item.path.parent.name in INTEGRATION:
+        if item.path.parent.parent == TESTS and item.path.parent.name in INTEGRATION:
             item.add_marker("integration")
 
 

@@ -65,6 +65,7 @@ def test_clients_refuse_a_crafted_model_in_its_round(tmp_path):
     assert any("round 1: neither" in one.got for one in result.refusals)
 
 
+@pytest.mark.slow
 def test_a_watched_model_is_trained_on_all_the_same(tmp_path):
     play(tmp_path / "run", models="watched")
     rows = tables(tmp_path / "run")["Models that clients looked at"]

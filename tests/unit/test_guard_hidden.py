@@ -87,12 +87,12 @@ def test_rows_are_found_wherever_they_are(disguise: str, dealt: kinds.Pictures) 
     "disguise",
     [
         "transposed convolution",
-        "a flat vector of all",
-        "blocks of a matrix",
-        "heads",
         "mirrored",
         "behind a frozen layer",
-        "behind a buffer",
+        pytest.param("a flat vector of all", marks=pytest.mark.slow),
+        pytest.param("blocks of a matrix", marks=pytest.mark.slow),
+        pytest.param("heads", marks=pytest.mark.slow),
+        pytest.param("behind a buffer", marks=pytest.mark.slow),
     ],
 )
 def test_what_is_read_in_a_disguise_is_named_and_closed(disguise: str, dealt: kinds.Pictures) -> None:

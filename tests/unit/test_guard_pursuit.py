@@ -454,7 +454,14 @@ def test_two_rounds_on_the_same_batch_are_judged_as_one() -> None:
     assert not inspect_in_modes(case.earlier, own, honest=honest).findings
     together = inspect_in_modes(case.model, own, honest=honest, earlier=(case.earlier,))
     assert any("a round ago" in finding for finding in together.findings)
-    # Three rounds apart, with honest models in between.
+
+
+@pytest.mark.slow
+def test_rounds_with_honest_ones_in_between_are_judged_as_one() -> None:
+    dealt = pictures(whole_digits())
+    case = kinds.rounds(dealt.known, 0)
+    own = Own(inputs=dealt.own[0], targets=dealt.own[1])
+    honest = HonestRanges.of(case.model, own)
     between = [initialise_again(case.model, seed=seed)[0] for seed in (40, 41)]
     apart = inspect_in_modes(case.model, own, honest=honest, earlier=(*between, case.earlier))
     assert any("3 rounds ago" in finding for finding in apart.findings)
