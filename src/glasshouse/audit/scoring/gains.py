@@ -70,11 +70,11 @@ def value_of(scored: ScoredMetric, metric: Metric, *, rng: Rng) -> Interval:
     """
     value = _value(scored, metric, rng)
     if spans_draws(scored):
-        value = within(_widened(value, _value(scored.by_draws(), metric, rng)), metric.range)
+        value = within(widened(value, _value(scored.by_draws(), metric, rng)), metric.range)
     return value
 
 
-def _widened(interval: Interval, other: Interval) -> Interval:
+def widened(interval: Interval, other: Interval) -> Interval:
     """The interval, reaching at least as far to either side as another one of the same estimate."""
     low, high = other.value - other.low, other.high - other.value
     return replace(
@@ -137,7 +137,7 @@ def gain_of(scored: ScoredMetric, metric: Metric, *, rng: Rng) -> Interval:
         return gain if metric.higher_leaks else gain.negated()
     gain = _gain(scored, metric, rng)
     if spans_draws(scored):
-        gain = _widened(gain, _draws_gain(scored, metric, rng))
+        gain = widened(gain, _draws_gain(scored, metric, rng))
     ends = sorted(_sign(metric) * (end - _null(scored, metric)) for end in metric.range)
     return gain if metric.counts else within(gain, (ends[0], ends[1]))
 

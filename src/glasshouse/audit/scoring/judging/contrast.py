@@ -1,7 +1,8 @@
 """Compare two attacks by the paired difference on the same victims, with its own interval.
 
 If both attacks have the same victims, overlap of their intervals says little about the difference; the paired
-difference does.
+difference does. Over four federations or more its interval is the wider of two, over victims (or clients) and
+over federations: which attack leads may be the luck of one draw of first weights.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,12 +11,13 @@ from contextlib import suppress
 import numpy as np
 from numpy.typing import NDArray
 
-from glasshouse.audit.scoring.gains import pooled
+from glasshouse.audit.scoring.gains import pooled, spans_draws, widened
 from glasshouse.audit.scoring.score import ScoredMetric
 from glasshouse.audit.scoring.words import place_of
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric
-from glasshouse.metrics.statistics.interval import Interval, paired_gain
+from glasshouse.metrics.statistics.interval import Interval, mean_interval, paired_gain
+from glasshouse.metrics.statistics.permutation import FEW_RUNS
 from glasshouse.metrics.statistics.shares import paired_share_gain
 from glasshouse.metrics.statistics.units import cluster, means_of
 from glasshouse.registry import create, load
@@ -71,12 +73,17 @@ def difference(left: ScoredMetric, right: ScoredMetric, metric: Metric, *, rng: 
     """
     if left.clients:
         return _clients(left, right, metric, rng)
+    means = (means_of(side.values) for side in (left, right))
     if metric.counts:
         hits, victims = cluster(left.values)
-        gain = paired_share_gain(hits, np.concatenate(right.values), victims)
-        return gain if metric.higher_leaks else gain.negated()
-    means = (means_of(side.values) for side in (left, right))
-    return paired_gain(*means, rng=rng, higher_leaks=metric.higher_leaks)
+        gap = paired_share_gain(hits, np.concatenate(right.values), victims)
+        gap = gap if metric.higher_leaks else gap.negated()
+    else:
+        gap = paired_gain(*means, rng=rng, higher_leaks=metric.higher_leaks)
+    if not (spans_draws(left) and left.draws == right.draws):
+        return gap
+    of_draws = (means_of(side.by_draws().values) for side in (left, right))
+    return widened(gap, paired_gain(*of_draws, rng=rng.child("draws"), higher_leaks=metric.higher_leaks))
 
 
 def _same_victims(left: ScoredMetric, right: ScoredMetric) -> bool:
@@ -93,9 +100,9 @@ def _same_victims(left: ScoredMetric, right: ScoredMetric) -> bool:
 def _clients(left: ScoredMetric, right: ScoredMetric, metric: Metric, rng: Rng) -> Interval:
     """Percentile bootstrap over the clients of all runs, with the same resamples for both attacks."""
     decisions = metric.reads == "decisions"
-    (a, truth, _), (b, _, _) = (side.pool_clients(decisions=decisions) for side in (left, right))
+    (a, truth, runs), (b, _, _) = (side.pool_clients(decisions=decisions) for side in (left, right))
 
-    def gap_of(rows: NDArray[np.int64] | slice) -> float:
+    def gap_of(rows: NDArray[np.int64] | NDArray[np.bool_] | slice) -> float:
         return pooled(metric, a[rows], truth[rows]).value - pooled(metric, b[rows], truth[rows]).value
 
     differences = []
@@ -114,4 +121,10 @@ def _clients(left: ScoredMetric, right: ScoredMetric, metric: Metric, rng: Rng) 
     gap = Interval(
         value=value, low=min(float(low), value), high=max(float(high), value), n=len(truth), level=0.95
     )
+    of_runs = []
+    for run in np.unique(runs):
+        with suppress(Undefined):
+            of_runs.append(gap_of(runs == run))
+    if len(of_runs) >= FEW_RUNS:
+        gap = widened(gap, mean_interval(np.array(of_runs), rng=rng.child("runs")))
     return gap if metric.higher_leaks else gap.negated()
