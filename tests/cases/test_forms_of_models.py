@@ -13,7 +13,7 @@ from torch.nn.utils import parametrizations
 
 import glasshouse as gh
 from glasshouse.cli.main import main
-from glasshouse.errors import BadFile
+from glasshouse.errors import BadFile, BadValue
 from glasshouse.guard.forms import effective, zero_adapters
 
 
@@ -204,6 +204,55 @@ def test_kinds_that_are_not_read_are_named(tmp_path, name):
     with pytest.raises(SystemExit) as ended:
         main(["guard", str(tmp_path / name)])
     assert ended.value.code == 2
+
+
+NO_MODELS = {
+    "pointer.safetensors": (
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:4d\nsize 9\n",
+        "Git LFS",
+        "lfs pull",
+    ),
+    "page.pt": (b"<!DOCTYPE html><html>404</html>", "a web page", "get the file"),
+    "config.json": (b'{"architectures": ["BertModel"]}', "JSON", "get the file"),
+    "empty.pt": (b"", "an empty file", "get the file"),
+    "model.pt.gz": (b"\x1f\x8b\x08" + bytes(40), "a gzip archive", "unpack it"),
+    "model.tar": (bytes(257) + b"ustar" + bytes(300), "a tar archive", "unpack it"),
+    "weights.npy": (b"\x93NUMPY\x01\x00" + bytes(40), "one array of numpy", "numpy.savez"),
+    "ggml.bin": (b"lmgg" + bytes(40), "GGML", "safetensors"),
+    "model.mlmodel": (b"\x08\x04\x12\x0a" + bytes(40), "Core ML", "torch.save"),
+}
+
+
+@pytest.mark.parametrize("name", NO_MODELS)
+def test_what_stands_where_weights_should_be_is_named(tmp_path, name):
+    content, kind, instead = NO_MODELS[name]
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(BadFile) as caught:
+        gh.guard(tmp_path / name)
+    assert kind in caught.value.got
+    assert instead in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("part", "kind"), [("x/models/model.json", "torch.export"), ("m.mlpackage/Manifest.json", "Core ML")]
+)
+def test_archives_of_other_kinds_are_named(tmp_path, part, kind):
+    with zipfile.ZipFile(tmp_path / "model.zip", "w") as archive:
+        archive.writestr(part, "{}")
+    with pytest.raises(BadFile, match=kind):
+        gh.guard(tmp_path / "model.zip")
+
+
+@pytest.mark.parametrize("given", ["nothing.safetensors", "https://example.org/model.safetensors"])
+def test_files_that_are_not_there_are_refused(given):
+    with pytest.raises(BadFile, match="no such file"):
+        gh.guard(given)
+
+
+@pytest.mark.parametrize("given", [None, 3, nn.Linear, torch.ones(3, 3)])
+def test_what_is_no_model_is_refused(given):
+    with pytest.raises(BadValue, match="a network, a file of weights"):
+        gh.guard(given)
 
 
 def test_keras_archives_and_saved_models_are_named(tmp_path):

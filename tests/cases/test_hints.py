@@ -321,3 +321,36 @@ def test_a_network_that_was_changed_in_a_notebook_is_another_one():
     )
     assert first == same
     assert len({first, forward, setting}) == 3
+
+
+NO_NETWORKS = {
+    "class": (nn.Linear, r"build it: Linear\(...\)"),
+    "weights": (net().state_dict(), "load_state_dict"),
+    "function": (lambda x: x, "torch.nn.Module"),
+}
+
+
+@pytest.mark.parametrize("name", NO_NETWORKS)
+def test_what_is_no_network_is_refused(name):
+    given, words = NO_NETWORKS[name]
+    with pytest.raises(BadValue, match=words):
+        gh.check(mine(), data=(IMAGES, LABELS), model=given)
+
+
+LABELLED = {
+    "categories": (np.array(list("abcd"), dtype=object)[LABELS], "numpy.unique"),
+    "missing": (np.where(LABELS == 0, None, LABELS), "without a label"),
+    "not a number": (np.where(LABELS == 0, np.nan, LABELS), "whose target is missing"),
+    "too few": (LABELS[:50], "the labels of these examples"),
+    "ignored": (np.where(LABELS == 3, -100, LABELS), "leave out what the loss ignores"),
+    "floats": (LABELS.astype(float), "classes are integers"),
+    "one-hot": (np.eye(4, dtype=int)[LABELS], "argmax"),
+}
+
+
+@pytest.mark.parametrize("name", LABELLED)
+def test_labels_of_other_forms_say_what_to_do(name):
+    labels, words = LABELLED[name]
+    with pytest.raises((BadFile, BadScenario, BadValue)) as caught:
+        gh.check(mine(), data=(IMAGES, labels), model=net(), probe=False)
+    assert words in str(caught.value)

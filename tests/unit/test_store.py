@@ -84,7 +84,7 @@ def test_not_a_number_never_reaches_a_file(tmp_path):
         ("no.safetensors", None, store.read_tensors, "no such file"),
         ("x.safetensors", b"junk that is no header", store.read_tensors, "a safetensors file"),
         ("no.pt", None, read_weights, "no such file"),
-        ("x.pt", b"", read_weights, "a torch file"),
+        ("x.pt", b"", read_weights, "an empty file"),
         ("x.pt", b"PK\x03\x04junk", read_weights, "a torch file"),
         ("x.pt", pickle.dumps(print, protocol=2), read_weights, "never allowed to run code"),
     ],

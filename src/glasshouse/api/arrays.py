@@ -102,7 +102,8 @@ def _stacked(data: Any) -> tuple[Any, Any]:
     items = [data[number] for number in range(len(data))]
     if not all(isinstance(item, tuple | list) and len(item) == len(PAIR) for item in items):
         first = _words(items[0]) if items else "none"
-        raise BadValue("data in memory", needs="items (image, label)", got=first, fix=f"or give {FORMS}")
+        fix = f"choose them: [(item[0], item[1]) for item in data], of dictionaries by keys; or give {FORMS}"
+        raise BadValue("data in memory", needs="items (image, label)", got=first, fix=fix)
     images, labels = zip(*items, strict=True)
     return _together(images), _together(labels)
 
@@ -126,7 +127,7 @@ def _array(name: str, values: Any) -> NDArray[Any]:
         array = np.asarray(values)
     except (TypeError, ValueError):
         array = np.empty(0, dtype=object)
-    if name.endswith("_labels") and array.dtype.kind in "US":
+    if name.endswith("_labels") and (array.dtype.kind in "US" or _are_texts(array)):
         raise BadValue(
             f"data in memory, '{name}'",
             needs="classes as numbers from 0",
@@ -134,17 +135,25 @@ def _array(name: str, values: Any) -> NDArray[Any]:
             fix="number them: classes, labels = numpy.unique(labels, return_inverse=True)",
         )
     if array.dtype.hasobject:
+        labels = name.endswith("_labels")
         raise BadValue(
             f"data in memory, '{name}'",
             needs="an array of numbers, the same shape for every example",
             got="Python objects, or examples of different shapes",
-            fix="stack the examples into one array: numpy.stack",
+            fix="leave out the examples without a label, and give integers"
+            if labels
+            else "stack the examples into one array: numpy.stack; resize them to one size first",
         )
     if name.endswith("_images") and array.ndim == 4:
         sides = array.shape
         is_first |= sides[1] in CHANNELS and sides[3] not in CHANNELS
         array = np.moveaxis(array, 1, -1) if is_first else array
     return array
+
+
+def _are_texts(array: NDArray[Any]) -> bool:
+    """Whether all values are texts, as in a categorical column."""
+    return array.dtype == object and array.size > 0 and all(isinstance(one, str) for one in array.flat)
 
 
 def _words(data: object) -> str:

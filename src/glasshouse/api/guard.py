@@ -2,11 +2,12 @@
 
 import copy
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -56,6 +57,10 @@ or tensors by name, or a list of them."""
 
 TRIED: Final = SEARCHED + JUDGED
 """Examples that a model is tried on."""
+_GIVE: Final = (
+    "give the model's state_dict, or its arrays; of Flower: record.to_torch_state_dict(), "
+    "flwr.common.parameters_to_ndarrays(parameters)"
+)
 _POSITION: Final = re.compile(r"arr_(\d+)")  # what numpy.savez calls arrays without names
 
 
@@ -280,6 +285,15 @@ def tensors_of(model: Received, names: Sequence[Sequence[str]] = ()) -> Mapping[
         return weights
     if isinstance(weights, Mapping):
         return {str(name): _tensor(value, str(name)) for name, value in weights.items()}
+    if isinstance(weights, Tensor | np.ndarray) or not isinstance(weights, Iterable):
+        raise BadValue(
+            "a model",
+            needs="a network, a file of weights, tensors by name, or a list of arrays",
+            got=f"a {type(weights).__name__}"
+            if not isinstance(weights, type)
+            else f"the class {weights.__name__}",
+            fix=_GIVE,
+        )
     tensors = [_tensor(value, f"number {i}") for i, value in enumerate(weights)]
     numbered = [_name(i, t) for i, t in enumerate(tensors)]
     own = next((order for order in names if len(order) == len(tensors)), numbered)
@@ -335,7 +349,7 @@ def _tensor(value: Any, name: str) -> Tensor:
             f"a model's tensor '{name}'",
             needs="an array of numbers",
             got=str(error).splitlines()[0],
-            fix="give the model's state_dict, or its arrays",
+            fix=_GIVE,
         ) from error
 
 

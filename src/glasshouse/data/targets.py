@@ -17,7 +17,7 @@ from glasshouse.tasks.multilabel import Multilabel
 from glasshouse.tasks.regression import Regression
 from glasshouse.tasks.segmentation import Segmentation
 
-_FIX = "number the classes from 0; numbers, yes-or-no labels and masks: one row per example"
+_NUMBER = "number the classes from 0; numbers, yes-or-no labels and masks: one row per example"
 
 
 def check_targets(labels: NDArray[Any], n: int, subject: str) -> Tensor:
@@ -28,19 +28,22 @@ def check_targets(labels: NDArray[Any], n: int, subject: str) -> Tensor:
     """
     if labels.shape[:1] != (n,) or not labels.size:
         needs, got = f"one label per example: ({n},) or ({n}, ...)", f"labels of shape {labels.shape}"
+        fix = "hand over the labels of these examples, and no others"
     elif labels.dtype == np.bool_ or np.issubdtype(labels.dtype, np.integer):
         whole = torch.from_numpy(labels.astype(np.int64))
         low, high = int(labels.min()), int(labels.max())
         if low >= 0 and high <= np.iinfo(np.int32).max:
             return whole.reshape(-1) if labels.shape == (n, 1) else whole
         needs, got = "labels from 0 to the number of classes - 1", f"labels from {low} to {high}"
+        fix = f"leave out what the loss ignores, or {_NUMBER}" if low < 0 else _NUMBER
     elif np.issubdtype(labels.dtype, np.floating):
         if np.isfinite(labels).all():
             return torch.from_numpy(labels.astype(np.float32))
         needs, got = "targets that are finite numbers", f"{int((~np.isfinite(labels)).sum())} that are not"
+        fix = "leave out the examples whose target is missing"
     else:
-        needs, got = "labels that are numbers", f"type {labels.dtype}"
-    raise BadFile(subject, needs=needs, got=got, fix=_FIX)
+        needs, got, fix = "labels that are numbers", f"type {labels.dtype}", _NUMBER
+    raise BadFile(subject, needs=needs, got=got, fix=fix)
 
 
 def suggested_task(labels: Tensor, classes: int) -> Task:

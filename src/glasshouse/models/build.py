@@ -259,7 +259,7 @@ def _outputs_hint(architecture: Architecture, shape: tuple[int, ...]) -> str:
     """What to do about outputs that do not fit the task."""
     classes = architecture.classes
     if not classes or len(shape) != 2:
-        return "declare the task (data.task) that the network was built for"
+        return "declare the task (data.task) that the network was built for; classes are integers from 0"
     if shape[1] == 1:
         one = 'set data.task = "multilabel", which takes one logit for two classes'
         return f'{one}, or data.task = "regression"; or give the network {classes} outputs'

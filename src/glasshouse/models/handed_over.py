@@ -1,5 +1,6 @@
 """Networks that are handed over as objects: what cannot be copied, trained or compared is refused first."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import torch
@@ -21,8 +22,8 @@ def check_handed_over(net: nn.Module) -> None:
     """Refuse a network whose weights have no size or no values yet, or whose code cannot be copied.
 
     Raises:
-        BadValue: lazy layers that were never called, weights on the meta device, a network of TorchScript, or
-            one that was quantized, or has complex weights.
+        BadValue: no network, or lazy layers that were never called, weights on the meta device, complex ones,
+            a network of TorchScript, or one that was quantized.
 
     Examples:
         >>> check_handed_over(nn.Linear(2, 3))
@@ -32,6 +33,7 @@ def check_handed_over(net: nn.Module) -> None:
         ...     print(error.got)
         lazy ones that were never called: weight, bias
     """
+    _check_module(net)
     subject = f"network '{type(net).__name__}'"
     if isinstance(net, torch.jit.ScriptModule):
         raise BadValue(
@@ -67,6 +69,25 @@ def check_handed_over(net: nn.Module) -> None:
             got=f"quantized ones: {', '.join(packed[:SHOWN])}",
             fix="hand over the network from before quantization",
         )
+
+
+def _check_module(net: object) -> None:
+    """Refuse what is no network: its class, its weights, a function."""
+    if isinstance(net, nn.Module):
+        return
+    if isinstance(net, type):
+        got, fix = f"the class {net.__name__}", f"build it: {net.__name__}(...)"
+    elif isinstance(net, Mapping):
+        got, fix = (
+            f"a {type(net).__name__}, as a state_dict is",
+            "load it into the network: net.load_state_dict(weights)",
+        )
+    else:
+        got, fix = (
+            f"an object of type {type(net).__name__}",
+            "hand over the network, an object of torch.nn.Module",
+        )
+    raise BadValue("model", needs="a network of PyTorch", got=got, fix=fix)
 
 
 def _is_quantized(value: object) -> bool:

@@ -104,11 +104,11 @@ def _read_file(path: Path) -> Mapping[str, Tensor]:
     subject = f"file '{path}'"
     # The first bytes decide what the file is; its suffix is only a hint.
     refuse_foreign(path, subject=subject)
+    if not path.is_file():
+        raise unreadable(path, subject=subject)
     if path.suffix == ".safetensors" or _is_safetensors(path):
         _check_weights(path.stat().st_size, subject=subject)
         return TensorFile(path).lazy()
-    if not path.is_file():
-        raise unreadable(path, subject=subject)
     size = path.stat().st_size
     _check_weights(size, subject=subject)
     if path.suffix == ".npz":

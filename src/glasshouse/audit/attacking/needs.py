@@ -70,7 +70,7 @@ def unmet_by_examples(
             subject=subject,
             needs="a task with one class per example",
             got=f"task '{task.name}'",
-            fix=other,
+            fix=f"{other}; classes are integers, one for each example (of one-hot ones the argmax)",
         )
     if "labels" in needs.uses and task.unknown == "told" and "labels" not in granted:
         return Refusal(

@@ -87,7 +87,7 @@ def _too_few(requests: Mapping[str, Request], scenario: Scenario, survey: Survey
                 yield Problem(
                     path="data.examples" if largest == "private" else f"data.{largest}",
                     needs=f"{images:,} images ({names})",
-                    got=f"{available:,} in what these parts take from of '{scenario.data.source}'",
+                    got=f"{available:,} in what these parts take from '{scenario.data.source}'",
                     hint="ask for fewer, or take a part from another split",
                 )
                 return
