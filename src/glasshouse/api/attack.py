@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, final
+from typing import Annotated, Any, Final, Literal, final
 
 import torch
 from pydantic import ValidationError
@@ -14,7 +14,9 @@ from glasshouse.audit.attacking.call import call_attack, declared_grants
 from glasshouse.audit.attacking.claims import Unit
 from glasshouse.audit.attacking.needs import attack_of, find_refusal
 from glasshouse.errors import BadScenario, BadValue, GlasshouseError, Inapplicable
+from glasshouse.guard.forms import without_prefix
 from glasshouse.interfaces import mode_of
+from glasshouse.limits import Count, Fix, Positive, check_value
 from glasshouse.modalities.base import Modality
 from glasshouse.modalities.image import Image
 from glasshouse.models.adapt import adapt
@@ -147,6 +149,8 @@ def view(
     Raises:
         BadValue: the network does not accept such images, or the update does not match it or is not finite.
     """
+    _check_numbers(examples, sends, batch_size, local_epochs, learning_rate)
+    _check_types(optimizer=(optimizer, Optimizer), training=(training, Training | None))
     architecture, network = _network(model, inputs or input_shape, task)
     if training is None:
         training = mode_of(model)
@@ -171,6 +175,7 @@ def view(
         steps=terms.steps(examples),
     )
     check_finite(update_message.tensors, subject="update in memory")
+    _check_grants(architecture, auxiliary, labels, examples=examples)
     grants = Grants(
         auxiliary=None if auxiliary is None else Batch(inputs=auxiliary[0], labels=auxiliary[1]),
         labels={} if labels is None else {(0, 0): torch.tensor(labels)},
@@ -178,6 +183,80 @@ def view(
     received = Broadcast(round=0, architecture=architecture, tensors=state(network))
     first_round = RoundView(round=0, broadcast=received, updates={0: update_message})
     return View(terms=terms, threat=SERVER, rounds=(first_round,), grants=grants)
+
+
+def _check_numbers(
+    examples: int, sends: Kind, batch_size: int | None, local_epochs: int, learning_rate: float
+) -> None:
+    """Refuse numbers that no client can have.
+
+    Raises:
+        BadValue: names the argument.
+    """
+    stated: dict[str, tuple[Any, Any]] = {
+        "examples": (examples, Annotated[Count, Fix("say how many examples are behind the update")]),
+        "sends": (sends, Literal["gradient", "delta", "parameters"]),
+        "batch_size": (
+            batch_size,
+            Annotated[Count, Fix("leave it out where a step takes all examples")] | None,
+        ),
+        "local_epochs": (local_epochs, Annotated[Count, Fix("1 for a single pass")]),
+        "learning_rate": (learning_rate, Annotated[Positive, Fix("give the rate of the client's steps")]),
+    }
+    for name, (value, hint) in stated.items():
+        if name not in ("sends", "learning_rate") and not isinstance(value, int | None):
+            raise BadValue("update in memory", needs=f"{name} as an int", got=repr(value), fix="round it")
+        check_value("update in memory", name, value, hint)
+
+
+def _check_types(**given: tuple[object, Any]) -> None:
+    """Refuse settings that are not of the type that holds them."""
+    for name, (value, kind) in given.items():
+        if not isinstance(value, kind):
+            known = name.capitalize()
+            raise BadValue(
+                "update in memory",
+                needs=f"{name} as a glasshouse.settings.{known}",
+                got=f"an object of type {type(value).__name__}",
+                fix=f"{name}={known}(...), with the keys of [federation.{name}] in docs/scenario.md",
+            )
+
+
+def _check_grants(
+    architecture: Architecture,
+    auxiliary: tuple[Tensor, Tensor] | None,
+    labels: Sequence[int] | None,
+    *,
+    examples: int,
+) -> None:
+    """Refuse side knowledge that cannot be about this update.
+
+    Raises:
+        BadValue: labels of another number or of no class, or auxiliary examples unlike the client's.
+    """
+    subject, classes = "side knowledge beside an update in memory", architecture.classes
+    if labels is not None and architecture.task.one_label:
+        known = [int(one) for one in labels]
+        if len(known) != examples or not all(0 <= one < classes for one in known):
+            raise BadValue(
+                subject,
+                needs=f"labels of the {examples} examples, each from 0 to {classes - 1}",
+                got=f"{known[:8]}",
+                fix="give them all, or none",
+            )
+    if auxiliary is None or not architecture.inputs.continuous:
+        return
+    inputs, (low, high) = auxiliary[0], architecture.inputs.range
+    shape = tuple(architecture.input_shape)
+    fits = tuple(inputs.shape[1:]) == shape and len(inputs) == len(auxiliary[1])
+    if not fits or float(inputs.min()) < low or float(inputs.max()) > high:
+        got = f"{tuple(inputs.shape)} from {float(inputs.min()):.3g} to {float(inputs.max()):.3g}"
+        raise BadValue(
+            subject,
+            needs=f"auxiliary examples (N, *{shape}) from {low:g} to {high:g}, and a label each",
+            got=f"{got}, and {len(auxiliary[1])} labels",
+            fix="resize and scale them like the client's",
+        )
 
 
 def _network(
@@ -190,6 +269,14 @@ def _network(
             needs="what its examples look like",
             got="neither input_shape nor inputs",
             fix="give input_shape=(C, H, W) of pictures, or inputs=glasshouse.modalities...",
+        )
+    sides: Sequence[int] = (1, 1, 1) if isinstance(inputs, Modality) else inputs
+    if len(sides) != 3 or min(sides) < 1:
+        raise BadValue(
+            f"network '{type(model).__name__}'",
+            needs="input_shape = (C, H, W) of one picture",
+            got=f"input_shape = {tuple(sides)}",
+            fix="leave the batch out, and say the channels: (1, 28, 28); no pictures: inputs=...",
         )
     described = inputs if isinstance(inputs, Modality) else Image(size=inputs)
     name = keep(model)
@@ -251,6 +338,8 @@ def _tensors(
     tensors_by_name = (
         dict(update) if isinstance(update, Mapping) else dict(zip(parameters, update, strict=False))
     )
+    # DataParallel and its like put a prefix before all names.
+    tensors_by_name = dict(without_prefix(tensors_by_name, frozenset(parameters))[0])
     # Who takes gradients gets None of a parameter that the loss does not reach, such as an unused head.
     given = {n: t for n, t in tensors_by_name.items() if t is not None or n not in parameters}
     unused = tensors_by_name.keys() - given.keys() | _unreached(

@@ -4,16 +4,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
+import torch
 from torch import Tensor, nn
 
 from glasshouse.api.attack import attack
-from glasshouse.attacks.parts.matching.distance import ROUNDING, objective
+from glasshouse.attacks.parts.matching.distance import ROUNDING, schedule
 from glasshouse.attacks.parts.replica import replica
 from glasshouse.errors import BadValue, GlasshouseError
-from glasshouse.models.build import build
+from glasshouse.federation.client import LocalTraining
+from glasshouse.models.build import build, load
+from glasshouse.rng import Rng
 from glasshouse.tasks.base import Task
 from glasshouse.tasks.declare import declared_task
+from glasshouse.tensors import difference, norm
 from glasshouse.transcript.view import View
+from glasshouse.wire import Batch, Kind
 
 __all__ = ["Tried", "explain"]
 
@@ -119,12 +124,18 @@ def _searched(view: View, *, iterations: int, seed: int) -> tuple[Any, ...]:
 
 
 def _repeated(view: View, inputs: Tensor, labels: Tensor) -> float:
-    """The relative error of the update that these examples give."""
+    """The relative error of the update that these examples give, trained on as a client would."""
+    broadcast, update = view.single(subject="explanation of an update")
     client = replica(view, subject="explanation of an update")
-    measure = objective(client, distance="squared")
-    points = client.to_inputs(inputs)
-    squared = float(measure(client.to_pixels(points)[None], labels[None], create_graph=False))
-    return float((max(squared, 0.0) / max(measure.target_square, 1e-30)) ** 0.5)
+    is_gradient = update.kind == "gradient"
+    wanted = client.gradient() if is_gradient else client.delta()
+    order = (torch.arange(len(inputs)),) if is_gradient else schedule(client)
+    kind: Kind = "gradient" if is_gradient else "delta"
+    model = build(view.terms.architecture)
+    load(model, broadcast.tensors)
+    train = replace(LocalTraining.of(view.terms, round=update.round), kind=kind, order=order)
+    again = train(model, Batch(inputs=inputs, labels=labels), rng=Rng.root(0)).tensors
+    return norm(difference(again, wanted)) / max(norm(wanted), 1e-30)
 
 
 def _ways(seen: View, labels: Tensor | None) -> Iterator[tuple[str, View]]:

@@ -20,6 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.models.base import Normalize
+from glasshouse.models.handed_over import check_module
 
 Logits = Callable[[Any], Tensor]
 """Output of a network → its logits (B, K)."""
@@ -128,7 +129,7 @@ def adapt(
         The module to return from ``my_file:my_factory``.
 
     Raises:
-        BadValue: ``head`` is no linear layer, or ``normalize`` is given twice.
+        BadValue: no network, ``head`` is no linear layer, or ``normalize`` is no pair or given twice.
 
     Examples:
         >>> import torch
@@ -139,7 +140,16 @@ def adapt(
         >>> tuple(model.representation(torch.zeros(2, 1, 8, 8)).shape), list(model.state_dict())[:2]
         ((2, 32), ['1.weight', '1.bias'])
     """
+    check_module(net)
     layers = dict(net.named_modules())
+    stated: Any = normalize
+    if stated is not None and (not isinstance(stated, tuple | list) or len(stated) != 2):
+        raise BadValue(
+            _subject(net),
+            needs="normalize = (mean, standard deviation), each a number or one per channel",
+            got=repr(normalize),
+            fix="say both: normalize=((0.49, 0.48, 0.45), (0.25, 0.24, 0.26))",
+        )
     if normalize is not None and "normalize" in layers:
         raise BadValue(
             _subject(net),

@@ -33,7 +33,7 @@ def check_handed_over(net: nn.Module) -> None:
         ...     print(error.got)
         lazy ones that were never called: weight, bias
     """
-    _check_module(net)
+    check_module(net)
     subject = f"network '{type(net).__name__}'"
     if isinstance(net, torch.jit.ScriptModule):
         raise BadValue(
@@ -71,8 +71,12 @@ def check_handed_over(net: nn.Module) -> None:
         )
 
 
-def _check_module(net: object) -> None:
-    """Refuse what is no network: its class, its weights, a function."""
+def check_module(net: object) -> None:
+    """Refuse what is no network: its class, its weights, a function.
+
+    Raises:
+        BadValue: says what it is.
+    """
     if isinstance(net, nn.Module):
         return
     if isinstance(net, type):
