@@ -5,8 +5,11 @@ import itertools
 import numpy as np
 import pytest
 from scipy import stats
+from tests.verdicts.bench import FOUND, PASSED
 
-from glasshouse.audit.scoring.gains import p_of
+from glasshouse.audit.scoring.exchange import exchange
+from glasshouse.audit.scoring.gains import gain_of, p_of
+from glasshouse.audit.scoring.judging.verdict import Evidence, decide
 from glasshouse.audit.scoring.nulls import CHANCE
 from glasshouse.audit.scoring.score import ClientSample, ScoredMetric, join_parts
 from glasshouse.metrics.clients import Auc
@@ -16,6 +19,7 @@ from glasshouse.report.words import condition
 from glasshouse.rng import Rng
 
 NOMINAL = 0.025
+TURNED = "worse than others"
 
 
 def lucky_runs(random: np.random.Generator, runs: int, luck: float, clients: int = 20) -> ScoredMetric:
@@ -100,3 +104,31 @@ def p_of_hits(hits: int, null: np.ndarray, baseline: str) -> float:
     names = tuple(map(str, range(n)))
     scored = ScoredMetric(values=values, nulls=tuple(null), victims=names, baseline=baseline)
     return p_of(scored, Identification(), rng=Rng.root(0))
+
+
+def lacks_of(samples: ScoredMetric) -> tuple[str, ...]:
+    """What a silence about clients, by AUC, would lack."""
+    metric = Auc()
+    gain, other = gain_of(samples, metric, rng=Rng.root(0)), exchange(samples, metric, rng=Rng.root(0))
+    evidence = Evidence(metric=metric, gain=gain, null=0.5, exchange=other.gain, control=PASSED, power=FOUND)
+    return decide(evidence).lacks
+
+
+@pytest.mark.parametrize("runs", [1, 6])
+def test_scores_that_rank_all_members_last_are_no_silence(runs, monkeypatch):
+    """An area of 0 tells as much as one of 1, and a limit on the gain held beside it."""
+    monkeypatch.setattr(permutation, "EXCHANGES", 99)
+    upside_down = [lacks_of(ranked(runs, -1.0, 0.6, seed)) for seed in range(3)]
+    assert all(any(TURNED in reason for reason in lacks) for lacks in upside_down)
+    guesses = [lacks_of(ranked(runs, 0.0, 1.0, seed)) for seed in range(20)]
+    assert sum(any(TURNED in reason for reason in lacks) for lacks in guesses) <= 2
+
+
+def ranked(runs: int, sign: float, noise: float, seed: int, clients: int = 20) -> ScoredMetric:
+    """Scores that follow membership with a sign, under noise, in several federations."""
+    random, truth = np.random.default_rng(seed), np.arange(clients) < clients // 2
+    samples = (
+        ClientSample(run=str(k), scores=sign * truth + noise * random.normal(size=clients), truth=truth)
+        for k in range(runs)
+    )
+    return join_parts([ScoredMetric(clients=(one,), baseline="coin") for one in samples])

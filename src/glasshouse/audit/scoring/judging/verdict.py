@@ -205,6 +205,10 @@ def _unscored(evidence: Evidence) -> Iterator[tuple[str, str]]:
     """What claims hold although no score of theirs says so."""
     if evidence.mixed_up_p <= ONE_SIDE:
         yield "its claims fit other victims than their own", "an attack that does not mix up its victims"
+    # Of single examples this is asked form by form; of clients and labels only the sign can be turned round.
+    if evidence.share is None and evidence.exchange is not None and evidence.exchange.high < 0:
+        reason = "its claims fit their own victims worse than others, as only who knows them can"
+        yield reason, "a look at what it claims, or the same attack with its answers turned round"
     if evidence.other_form:
         reason = f"its claims know their own victims in another form: {evidence.other_form}"
         yield reason, "a look at what it claims, or a metric that sees this form"
