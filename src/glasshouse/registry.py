@@ -387,8 +387,13 @@ def nearest_names(name: str, valid: Mapping[str, object] | tuple[str, ...]) -> s
     Examples:
         >>> nearest_names("clip-noise", ("clip_noise", "prune"))
         'did you mean clip_noise?'
+        >>> nearest_names("SCAFFOLD", ("fedavg", "scaffold"))
+        'did you mean scaffold?'
     """
-    close = difflib.get_close_matches(name.replace("-", "_"), list(dict.fromkeys(valid)), n=3, cutoff=0.5)
+    spelt = name.replace("-", "_")
+    every = list(dict.fromkeys(valid))
+    close = [one for one in every if one.casefold() == spelt.casefold()]
+    close = close or difflib.get_close_matches(spelt, every, n=3, cutoff=0.5)
     if close:
         return f"did you mean {', '.join(close)}?"
     known = sorted(dict.fromkeys(valid))

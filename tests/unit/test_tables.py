@@ -10,6 +10,7 @@ from glasshouse.cli import main
 from glasshouse.data.sources import load
 from glasshouse.data.tables import adult
 from glasshouse.data.tables.schema import read_schema
+from glasshouse.data.tables.table import read_frame
 from glasshouse.errors import BadFile
 from glasshouse.modalities.array import Array
 
@@ -228,3 +229,26 @@ def test_a_preset_of_the_census_without_the_file_says_what_to_get_and_where_to_p
     with pytest.raises(SystemExit, match="0"):
         main(["check", name])
     assert f"'{name}' is valid" in capsys.readouterr().out
+
+
+UNREAD = {
+    "semicolons.csv": (b"age;ill\n3;no\n4;yes\n", "one column", "sep=';'"),
+    "another.csv": ("age,town\n3,K\u00f6ln\n".encode("latin-1"), "another encoding", "encoding=..."),
+    "tabs.tsv": (b"age\till\n3\tno\n", "'.tsv'", "to_csv or to_parquet"),
+}
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_tables_that_were_written_otherwise_say_how_to_write_them(name, tmp_path):
+    content, got, fix = UNREAD[name]
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(BadFile) as caught:
+        read_frame(tmp_path / name, name=name)
+    assert got in caught.value.got
+    assert fix in caught.value.fix
+
+
+def test_columns_of_lists_are_refused_by_name(tmp_path):
+    pd.DataFrame({"age": [3, 4], "visits": [[1, 2], [3]]}).to_parquet(tmp_path / "nested.parquet")
+    with pytest.raises(BadFile, match="'visits' of lists"):
+        read_frame(tmp_path / "nested.parquet", name="nested.parquet")

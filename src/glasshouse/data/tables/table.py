@@ -24,6 +24,12 @@ except ImportError as error:
 
 MISSING: Final = ("", "NA", "N/A", "NaN", "nan", "?", "null", "None")
 """Texts that stand for a missing value, without spaces around them."""
+_CONVERT: Final = "write it with pandas' to_csv or to_parquet; unpack archives"
+_ENCODE: Final = (
+    "write it anew: pandas.read_csv(path, encoding=...).to_csv(path, index=False), read as it was written"
+)
+_SEPARATORS: Final = (";", "\t", "|")
+_NESTED: Final = (list, tuple, dict, np.ndarray)
 FIX: Final = "correct the schema or the table; docs/data.md explains both"
 
 
@@ -98,14 +104,31 @@ def read_frame(path: Path, *, name: str) -> Any:
         elif path.suffix == ".csv":
             frame = pd.read_csv(path, dtype=str, keep_default_na=False, skipinitialspace=True)
         else:
-            raise _bad(name, "a .csv or .parquet file", f"'{path.suffix}'")
+            raise _bad(name, "a .csv or .parquet file", f"'{path.suffix}'", fix=_CONVERT)
     except ImportError as error:
         raise not_installed("reading Parquet", "pyarrow", error, extra="tables") from error
+    except UnicodeDecodeError as error:
+        raise _bad(name, "text in UTF-8", f"another encoding: {error.reason}", fix=_ENCODE) from error
     except (ValueError, OSError, pd.errors.ParserError) as error:
         raise _bad(name, "a table that can be read", f"{type(error).__name__}: {error}") from error
     if not len(frame):
         raise _bad(name, "at least one row", "none")
+    _check_columns(frame, name)
     return frame
+
+
+def _check_columns(frame: Any, name: str) -> None:
+    """Refuse a table that was split at another sign, and columns whose values are tables themselves."""
+    header = str(frame.columns[0])
+    if len(frame.columns) == 1 and (sign := next((s for s in _SEPARATORS if s in header), "")):
+        fix = f"pandas.read_csv(path, sep={sign!r}).to_csv(path, index=False); decimal=',' where they are commas"
+        raise _bad(name, "columns separated by commas", f"one column, whose name holds {sign!r}", fix=fix)
+    for column in frame.columns:
+        if frame[column].dtype == object and frame[column].map(lambda one: isinstance(one, _NESTED)).any():
+            needs = "a number or a text in each column of a row"
+            raise _bad(
+                name, needs, f"'{column}' of lists or records", fix="give each entry a column of its own"
+            )
 
 
 def values_of(series: Any, column: Column, *, name: str) -> NDArray[np.float64]:
@@ -172,5 +195,5 @@ def drafted(frame: Any) -> list[Column]:
     return columns
 
 
-def _bad(name: str, needs: str, got: str) -> BadFile:
-    return BadFile(f"data '{name}'", needs=needs, got=shorten(got), fix=FIX)
+def _bad(name: str, needs: str, got: str, *, fix: str = FIX) -> BadFile:
+    return BadFile(f"data '{name}'", needs=needs, got=shorten(got), fix=fix)
