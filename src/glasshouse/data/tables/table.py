@@ -121,7 +121,7 @@ def _check_columns(frame: Any, name: str) -> None:
     """Refuse a table that was split at another sign, and columns whose values are tables themselves."""
     header = str(frame.columns[0])
     if len(frame.columns) == 1 and (sign := next((s for s in _SEPARATORS if s in header), "")):
-        fix = f"pandas.read_csv(path, sep={sign!r}).to_csv(path, index=False); decimal=',' where they are commas"
+        fix = f"pandas.read_csv(path, sep={sign!r}).to_csv(path, index=False), with decimal=',' where so"
         raise _bad(name, "columns separated by commas", f"one column, whose name holds {sign!r}", fix=fix)
     for column in frame.columns:
         if frame[column].dtype == object and frame[column].map(lambda one: isinstance(one, _NESTED)).any():
