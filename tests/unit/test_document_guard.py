@@ -84,9 +84,27 @@ def test_counts_that_move_by_a_few_people_are_held_back():
 def test_raw_patients_and_full_curves_are_named():
     raw = json.dumps({"format": "survival", "times": [3, 5, 8], "raw": [1, 0, 1]}).encode()
     assert "raw follow-up" in inspect_document(raw).findings[0]
-    curve = {"format": "survival", "times": [3, 5], "patients": 50, "curve": [0.98, 0.96]}
-    assert "two digits" in inspect_document(json.dumps(curve).encode()).findings[0]
+    curve = {"format": "survival", "times": [3, 5], "patients": 200, "curve": [0.98, 0.96]}
     assert inspect_document(json.dumps({**curve, "digits": 2}).encode()).findings == ()
+    assert "2 digits" in inspect_document(json.dumps(curve).encode()).findings[0]
+
+
+@pytest.mark.parametrize(
+    ("patients", "digits", "remedy"),
+    [
+        (19, 1, "send none"),
+        (20, 1, None),
+        (50, 2, "1 digit"),
+        (199, 2, "1 digit"),
+        (200, 2, None),
+        (5000, 3, "2 digits"),
+    ],
+)
+def test_digits_of_a_curve_go_by_its_patients(patients, digits, remedy):
+    """Of 50 patients and two digits 94 % of the deaths are certain; of 20 and one digit none is."""
+    curve = {"format": "survival", "times": [3, 5], "patients": patients, "curve": [0.9, 0.8]}
+    found = inspect_document(json.dumps({**curve, "digits": digits}).encode()).findings
+    assert [remedy] * bool(remedy) == [line.rsplit("round it to ")[-1].rsplit(": ")[-1] for line in found]
 
 
 def test_rows_of_another_table_are_refused():

@@ -28,6 +28,10 @@ Floats = NDArray[np.float64]
 NAME: Final = "document guard"
 FEWEST: Final = 5
 """Rows of a cell below which a document is not sent: the "< 5" of health statistics."""
+HIDDEN: Final = 2
+"""Patients that one step of a survival curve's last digit is at least: with one, some deaths are certain."""
+DIGITS: Final = 2
+"""Most digits of a survival curve, however many its patients are: more was not measured."""
 APART: Final = 1e-6
 """Relative difference of two weights from which the sums of their nodes are determined in float32."""
 
@@ -185,9 +189,7 @@ def _of_statistics(now: Statistics, last: Statistics | None, fewest: int) -> Ins
 
 def _of_survival(table: Survival, fewest: int) -> Inspection:
     if table.events is None or table.censored is None:
-        shown = np.inf if table.digits is None else table.digits
-        findings = ("a curve at full precision is the patients: round it to two digits",) if shown > 2 else ()
-        return Inspection(guard=NAME, findings=findings, values={"digits": float(shown)})
+        return _of_curve(table)
     each = table.events + table.censored
     small = int(((each > 0) & (each < fewest)).sum())
     found = (
@@ -195,6 +197,15 @@ def _of_survival(table: Survival, fewest: int) -> Inspection:
         "send counts per quarter"
     )
     return Inspection(guard=NAME, findings=(found,) if small else (), values={"small": float(small)})
+
+
+def _of_curve(table: Survival) -> Inspection:
+    """A step of the last digit must be that of ``HIDDEN`` patients of all, else deaths can be counted off."""
+    shown = np.inf if table.digits is None else table.digits
+    fits = min(DIGITS, len(str(table.patients // HIDDEN)) - 1)
+    remedy = f"round it to {fits} digit{'s' * (fits > 1)}" if fits else "send none"
+    found = f"a curve of {table.patients} patients at this precision shows single deaths: {remedy}"
+    return Inspection(guard=NAME, findings=(found,) if shown > fits else (), values={"digits": float(shown)})
 
 
 def _of_newton(sums: Newton, rows: Floats | None, fewest: int) -> Inspection:

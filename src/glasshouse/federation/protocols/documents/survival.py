@@ -42,7 +42,8 @@ class SurvivalProtocol(Reports):
         source="Flower, federated-kaplan-meier-fitter; NVIDIA FLARE, kaplan-meier-he",
     )
     traits: ClassVar[Traits] = Traits(
-        sends="document", advice="send counts per quarter instead of days, or a curve rounded to two digits"
+        sends="document",
+        advice="send counts per quarter instead of days, or a curve whose last digit is two patients or more",
     )
 
     column: str = "time"
