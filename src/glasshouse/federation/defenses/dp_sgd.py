@@ -49,7 +49,7 @@ _CARRIED_OUT: Final = frozenset(
     {"mode", "frozen", "proximal", "epochs_by_client", "batch_sizes_by_client", "personal", "fixed"}
 )
 """Settings of local training that hold under DP-SGD, too; others would be replaced without a word."""
-FEW: Final = 16
+FEW: Final = 8
 """Up to this size of a batch, all smaller ones are tried: steps draw batches of any size."""
 RTOL: Final = 1e-4
 """Largest relative difference between two ways to a gradient that rounding in another order explains."""
@@ -240,10 +240,10 @@ class PrivateTraining:
         names, usual = self.inner.parameters(model).keys(), self.inner.batch_size
         frozen = self.inner.training.frozen
         work = prepare_model(model, trained=names, dropout=self._draws, frozen=frozen)
-        tried = {2, usual, usual + 1, *sizes, *range(2, min(usual, FEW) + 1)}
+        tried, drawn = (2, usual, usual + 1), [*sizes, *range(3, min(usual, FEW) + 1)]
         if len(data) > 1:
-            largest = data.pick(torch.arange(min(len(data), max(tried))))
-            check_independence(work, largest, subject="defense 'dp_sgd'", sizes=tried)
+            largest = data.pick(torch.arange(min(len(data), max(*tried, *drawn))))
+            check_independence(work, largest, subject="defense 'dp_sgd'", sizes=tried, drawn=drawn)
         # Opacus records layers in training mode only; where that changes what they compute, nothing does.
         for name in same_in_training(work, own_layers(work), _sample(data, usual)):
             work.get_submodule(name).training = True

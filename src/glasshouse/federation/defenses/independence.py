@@ -30,7 +30,9 @@ ERRORS: Final = (RuntimeError, ValueError, TypeError, LookupError, AttributeErro
 _MIXES: Final = "use group or layer norm instead of batch statistics, and layers that take the batch first"
 
 
-def check_independence(model: nn.Module, batch: Batch, *, subject: str, sizes: Iterable[int]) -> None:
+def check_independence(
+    model: nn.Module, batch: Batch, *, subject: str, sizes: Iterable[int], drawn: Iterable[int] = ()
+) -> None:
     """Raise if the loss of an example depends on other examples, beside it or before it, or on their number.
 
     Args:
@@ -38,6 +40,7 @@ def check_independence(model: nn.Module, batch: Batch, *, subject: str, sizes: I
         batch: at least two different examples.
         subject: what needs the independence, for the error.
         sizes: batch sizes to try; larger ones than ``batch`` are left out.
+        drawn: further ones, in which each example is compared with itself alone only.
 
     Raises:
         Inapplicable: examples influence each other, or the network cannot take a single one; names the first
@@ -55,10 +58,13 @@ def check_independence(model: nn.Module, batch: Batch, *, subject: str, sizes: I
         )
     _check_memory(copy.deepcopy(network), pair, subject=subject)
     alone: list[Tensor] = []
-    for size in sorted({min(size, len(batch)) for size in sizes if size >= 2}):
+    whole = {min(size, len(batch)) for size in sizes}
+    every = whole | {min(size, len(batch)) for size in drawn}
+    for size in sorted(size for size in every if size >= 2):
         together = batch.pick(torch.arange(size))
         try:
-            _check_exchange(network, together, subject=subject)
+            if size in whole:
+                _check_exchange(network, together, subject=subject)
             alone += [_losses(quiet, batch.pick(torch.tensor([i]))) for i in range(len(alone), size)]
             losses = _losses(quiet, together)
         except ERRORS as error:
@@ -194,14 +200,14 @@ def _check_exchange(network: nn.Module, batch: Batch, *, subject: str) -> None:
     """
     size = len(batch)
     halves = torch.split(torch.arange(size), (size + 1) // 2)
+    first = _seeded(network, batch)
     for kept in halves:
         moved = torch.ones(size, dtype=torch.bool)
         moved[kept] = False
         rows = torch.arange(size)
         rows[moved] = kept[torch.arange(size - len(kept)) % len(kept)]
         exchanged = batch.pick(rows)
-        losses = [_seeded(network, one) for one in (batch, exchanged)]
-        if losses[0].shape != (size,) or not _alike(losses[0][kept], losses[1][kept]):
+        if first.shape != (size,) or not _alike(first[kept], _seeded(network, exchanged)[kept]):
             where = _first_difference(network, batch, kept, exchanged, kept)
             raise _refused(subject, f"in a batch of {size}, {where} differs")
 
