@@ -20,19 +20,21 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final, final
 
 import numpy as np
-import torch
 
-from glasshouse.attacks.base import About, Claim, ClientScores, Needs
+from glasshouse.attacks.base import Claim, Needs
 from glasshouse.attacks.budget import Budget
-from glasshouse.attacks.parts.documents import BOOSTED, check_first, read_update
+from glasshouse.attacks.parts.documents import BOOSTED
 from glasshouse.attacks.trees.algebra import Floats, Ints
 from glasshouse.attacks.trees.cells import Solution
 from glasshouse.attacks.trees.joint_cells import solve_cells
+from glasshouse.attacks.trees.known_row import half_hold_it, needs_row, score_clients
 from glasshouse.attacks.trees.programs import Effort
 from glasshouse.examples import Batch
+from glasshouse.formats.records import TreeEnsemble
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
+from glasshouse.wire import Update
 
 SUBJECT: Final = "attack 'cell_membership'"
 HALF: Final = 0.5
@@ -54,30 +56,11 @@ class CellMembership:
         source="our own",
         claims=("clients",),
         threat="server, sees single documents, knows a row",
-        control={
-            "setting": "two trees of depth 4 on 30 rows of a made-up clinic, 12 of 24 clients hold the row",
-            "scenario": {
-                "data": {"source": "clinic", "examples": 30, "members": 12, "auxiliary": 1000},
-                "model": {"name": "boosted_trees"},
-                "federation": {
-                    "protocol": "xgb_bagging",
-                    "clients": 24,
-                    "batch_size": 30,
-                    "options": {"trees": 2, "max_depth": 4, "min_child_weight": 0.5},
-                },
-                "grants": {"challenge": True},
-                "audit": {"victims": 24},
-            },
-            "metric": "auc",
-        },
+        control=half_hold_it(
+            "two trees of depth 4", "xgb_bagging", {"trees": 2, "max_depth": 4, "min_child_weight": 0.5}
+        ),
     )
-    needs: ClassVar[Needs] = Needs(
-        sees=frozenset({"broadcast", "update"}),
-        scope="run",
-        grants=frozenset({"challenge", "auxiliary"}),
-        protocols=BOOSTED,
-        modalities=frozenset({"row"}),
-    )
+    needs: ClassVar[Needs] = needs_row(BOOSTED)
 
     effort: Effort = field(default_factory=lambda: Effort(certify=0))
 
@@ -96,14 +79,14 @@ class CellMembership:
         challenge, auxiliary = view.grants.challenge, view.grants.auxiliary
         assert challenge is not None  # needs.grants
         assert auxiliary is not None
-        first, nobody = view.rounds[0], float(np.log(HALF / (1 + HALF)))
-        scores = torch.full((view.terms.clients,), nobody)
-        for client, update in first.updates.items():
-            got = read_update(first.received_by(client), update, subject=SUBJECT)
-            trees = check_first(got, view, subject=SUBJECT)
+        row, label = _floats(challenge), _labels(challenge)
+
+        def score(trees: TreeEnsemble, update: Update) -> float:
+            del update
             solved = solve_cells(trees, view.terms, effort=self.effort, subject=SUBJECT, public=auxiliary)
-            scores[client] = float(log_odds(solved, _floats(challenge), _labels(challenge), auxiliary).mean())
-        return (ClientScores(about=About(rounds=(first.round,)), scores=scores, decisions=scores > 0),)
+            return float(log_odds(solved, row, label, auxiliary).mean())
+
+        return (score_clients(view, score, nobody=float(np.log(HALF / (1 + HALF))), subject=SUBJECT),)
 
 
 def log_odds(solved: Solution, rows: Floats, labels: Ints, public: Batch) -> Floats:

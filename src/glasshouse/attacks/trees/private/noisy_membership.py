@@ -15,19 +15,21 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, final
 
 import numpy as np
-import torch
 
-from glasshouse.attacks.base import About, Claim, ClientScores, Needs
-from glasshouse.attacks.parts.documents import check_first, read_update
+from glasshouse.attacks.base import Claim, Needs
 from glasshouse.attacks.trees.algebra import Floats
+from glasshouse.attacks.trees.known_row import half_hold_it, needs_row, score_clients
 from glasshouse.attacks.trees.private.noise import Noise, noise_of
 from glasshouse.examples import Batch
 from glasshouse.formats.records import TreeEnsemble
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
+from glasshouse.wire import Update
 
 SUBJECT: Final = "attack 'noisy_membership'"
+NOBODY: Final = -1e9
+"""The score of a client that sent nothing."""
 
 
 @final
@@ -41,31 +43,13 @@ class NoisyMembership:
         source="our own",
         claims=("clients",),
         threat="server, sees single documents, knows a row and the noise",
-        control={
-            "setting": "twenty trees with hardly any noise on 30 rows of a made-up clinic, 12 of 24 clients "
-            "hold the row",
-            "scenario": {
-                "data": {"source": "clinic", "examples": 30, "members": 12, "auxiliary": 1000},
-                "model": {"name": "boosted_trees"},
-                "federation": {
-                    "protocol": "dp_bagging",
-                    "clients": 24,
-                    "batch_size": 30,
-                    "options": {"trees": 20, "max_depth": 6, "noise_multiplier": 0.05},
-                },
-                "grants": {"challenge": True},
-                "audit": {"victims": 24},
-            },
-            "metric": "auc",
-        },
+        control=half_hold_it(
+            "twenty trees with hardly any noise",
+            "dp_bagging",
+            {"trees": 20, "max_depth": 6, "noise_multiplier": 0.05},
+        ),
     )
-    needs: ClassVar[Needs] = Needs(
-        sees=frozenset({"broadcast", "update"}),
-        scope="run",
-        grants=frozenset({"challenge", "auxiliary"}),
-        protocols=frozenset({"dp_bagging"}),
-        modalities=frozenset({"row"}),
-    )
+    needs: ClassVar[Needs] = needs_row(frozenset({"dp_bagging"}))
     budget: ClassVar[None] = None
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
@@ -78,14 +62,13 @@ class NoisyMembership:
         challenge, public = view.grants.challenge, view.grants.auxiliary
         assert challenge is not None  # needs.grants
         assert public is not None
-        first, noise = view.rounds[0], noise_of(view.terms)
-        scores = torch.full((view.terms.clients,), -1e9)
-        for client, update in first.updates.items():
-            got = read_update(first.received_by(client), update, subject=SUBJECT)
-            trees = check_first(got, view, subject=SUBJECT)
+        noise = noise_of(view.terms)
+
+        def score(trees: TreeEnsemble, update: Update) -> float:
             others = expected(trees, noise, public, rows=update.examples - 1)
-            scores[client] = float(likelihood_ratio(trees, noise, challenge, others))
-        return (ClientScores(about=About(rounds=(first.round,)), scores=scores, decisions=scores > 0),)
+            return likelihood_ratio(trees, noise, challenge, others)
+
+        return (score_clients(view, score, nobody=NOBODY, subject=SUBJECT),)
 
 
 Sums2 = list[tuple[Floats, Floats]]
