@@ -49,7 +49,7 @@ _CARRIED_OUT: Final = frozenset(
     {"mode", "frozen", "proximal", "epochs_by_client", "batch_sizes_by_client", "personal", "fixed"}
 )
 """Settings of local training that hold under DP-SGD, too; others would be replaced without a word."""
-FEW: Final = 8
+FEW: Final = 4
 """Up to this size of a batch, all smaller ones are tried: steps draw batches of any size."""
 RTOL: Final = 1e-4
 """Largest relative difference between two ways to a gradient that rounding in another order explains."""
@@ -245,7 +245,7 @@ class PrivateTraining:
             largest = data.pick(torch.arange(min(len(data), max(*tried, *drawn))))
             check_independence(work, largest, subject="defense 'dp_sgd'", sizes=tried, drawn=drawn)
         # Opacus records layers in training mode only; where that changes what they compute, nothing does.
-        for name in same_in_training(work, own_layers(work), _sample(data, usual)):
+        for name in same_in_training(work, own_layers(work), _sample(data, 1)):
             work.get_submodule(name).training = True
         return work
 

@@ -5,7 +5,7 @@ the batch for a sequence) or on those before it (a running mean, a state that is
 single example: clipping what it returns bounds nothing. The check runs the network in the mode in which it
 is trained and exchanges the other examples of a batch; and, where it draws nothing at random, runs each
 example alone. It does so in several sizes, since a layer may mix examples only where two dimensions happen to
-agree, and in double precision where the network can, since a weak influence is one, too.
+agree, and in double precision where a small network can, since a weak influence is one, too.
 
 Shape letters: B examples.
 """
@@ -25,6 +25,8 @@ from glasshouse.interfaces import losses_of
 
 TOLERANCES: Final = {torch.float64: 1e-9, torch.float32: 1e-4}
 """Largest difference, relative to the largest value, that rounding in another order explains."""
+DOUBLE: Final = 200_000
+"""Weights of the largest network that is tried in double precision: convolutions are slow in it."""
 ERRORS: Final = (RuntimeError, ValueError, TypeError, LookupError, AttributeError)
 """What a network raises on a batch size that it cannot take."""
 _MIXES: Final = "use group or layer norm instead of batch statistics, and layers that take the batch first"
@@ -160,7 +162,9 @@ def _drawing(model: nn.Module, batch: Batch) -> tuple[str, ...]:
 
 
 def _precise(model: nn.Module, batch: Batch) -> tuple[nn.Module, Batch]:
-    """Copies in double precision; in the precision of the network where its code allows no other."""
+    """Copies in double precision; in the network's own where it is large, or its code allows no other."""
+    if sum(p.numel() for p in model.parameters()) > DOUBLE:
+        return copy.deepcopy(model), batch
     inputs = batch.inputs.double() if batch.inputs.is_floating_point() else batch.inputs
     double = Batch(inputs=inputs, labels=batch.labels)
     try:
