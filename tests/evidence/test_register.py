@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 from tests.evidence.test_attest import SCENARIO, command
 
+from glasshouse.audit.provenance.stamp import stamp
 from glasshouse.errors import BadFile
 from glasshouse.evidence import register
 from glasshouse.evidence.register import Planned, append_begin, append_end, new_audit, read_register, standing
 from glasshouse.report.verdicts.answer import registered
 from glasshouse.results.files import read_result
+from glasshouse.scenario.load import load
 
 HASH = "a" * 64
 
@@ -108,6 +110,16 @@ def test_audits_of_one_scenario_are_counted_on_the_page(tmp_path, monkeypatch, c
     capsys.readouterr()
     assert command("register") == 0
     assert "2 audits begun, 2 ended; the chain holds" in capsys.readouterr().out
+
+
+def test_a_register_that_was_removed_meanwhile_counts_nothing(tmp_path):
+    (tmp_path / "mini.toml").write_text(SCENARIO)
+    begun = stamp(load(str(tmp_path / "mini.toml")), tmp_path, tmp_path / "register.jsonl")
+    assert begun.facts()["scenarios"]
+    (tmp_path / "register.jsonl").unlink()
+    assert begun.facts() == {"kept": False, "audit": begun.audit}
+    begun.close(tmp_path)
+    assert not (tmp_path / "register.jsonl").exists()
 
 
 def test_an_audit_beside_a_changed_register_does_not_begin(tmp_path, log, capsys):

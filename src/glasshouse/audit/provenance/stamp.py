@@ -34,15 +34,16 @@ class Stamp:
     file: Path | None
 
     def close(self, run: Path) -> None:
-        """Register that the audit ended, with its result."""
-        if self.file is not None:
+        """Register that the audit ended, with its result, where the register still says that it began."""
+        if self.file is not None and self.facts()["kept"]:
             register.append_end(self.file, self.audit, digest=digests.of_file(run / "result.json"))
 
     def facts(self) -> dict[str, Any]:
         """The manifest's entry: which of how many audits of each scenario this is."""
-        if self.file is None:
+        lines = [] if self.file is None else register.read_register(self.file)
+        # A register that was removed or exchanged meanwhile counts nothing.
+        if self.file is None or not any(line.audit == self.audit and line.scenarios for line in lines):
             return {"kept": False, "audit": self.audit}
-        lines = register.read_register(self.file)
         facts = {"kept": True, "audit": self.audit, "file": self.file.name, "head": lines[-1].hash}
         return {**facts, "scenarios": register.standing(lines, self.audit)}
 
