@@ -19,7 +19,11 @@ from glasshouse.registry import Card
 
 
 class ClientMetric(Metric):
-    """Base class of metrics over all clients of several runs."""
+    """Base class of metrics over all clients of several runs.
+
+    An example that is asked about counts even if its like is among the auxiliary data: these do not say which
+    client holds it.
+    """
 
     claim: ClassVar[ClaimKind] = "clients"
     reads: ClassVar[Reads] = "decisions"

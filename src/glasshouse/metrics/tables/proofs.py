@@ -102,7 +102,8 @@ def _are_private(name: str, claimed: Tensor, truth: Tensor, context: ScoreContex
 class LeavesExact(Hits):
     """1 for every private row that the claim counts in its cell with its label, else 0.
 
-    The null: as many public rows, dropped into the same cells.
+    The null: as many public rows, dropped into the same cells. Rows whose like is among the auxiliary rows
+    count in both: a count says how many rows a cell has, not which, so no hit is about one row.
     """
 
     card = Card(
@@ -160,7 +161,8 @@ class LeavesExact(Hits):
 class FactsRight(Hits):
     """1 for every claimed fact that is true of the client's rows, else 0.
 
-    The null claims as many facts of the same form from public data: expected counts, common values.
+    The null claims as many facts of the same form from public data: expected counts, common values. A fact is
+    about all rows of a client, those whose like is among the auxiliary rows included.
     """
 
     card = Card(summary="share of the claimed facts about a client's rows that are true")
