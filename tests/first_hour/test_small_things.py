@@ -60,6 +60,16 @@ def test_show_of_a_preset_that_shares_its_attacks_name_shows_both(capsys):
     assert groups[-1] == "scenarios"
 
 
+def test_show_names_settings_as_a_scenario_writes_them(capsys):
+    _, out, _ = run(["show", "pli"], capsys)
+    assert "  training.epochs = 3\n" in out
+    for group in registry.GROUPS:
+        for name in registry.names(group):
+            shown = json.loads(run(["show", name, "--json"], capsys)[1])
+            settings = [value for row in shown for value in row.get("arguments", {}).values()]
+            assert not [value for value in settings if "<factory>" in value or " at 0x" in value], name
+
+
 @pytest.mark.parametrize(
     ("arguments", "meant"),
     [

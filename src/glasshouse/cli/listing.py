@@ -13,7 +13,7 @@ from glasshouse.cli.parts.options import Json
 from glasshouse.cli.parts.output import say, say_json
 from glasshouse.errors import BrokenPlugin, NotInstalled, UnknownName
 from glasshouse.outside.screen import Screen
-from glasshouse.registry import GROUPS, arguments, card, load, names, nearest_names
+from glasshouse.registry import GROUPS, card, flat_settings, load, names, nearest_names
 from glasshouse.scenario.shipped import preset_text, presets
 
 KINDS = (*GROUPS, "scenarios")
@@ -97,8 +97,8 @@ def _row(group: str, name: str) -> dict[str, Any]:
 def _details(group: str, name: str) -> dict[str, Any]:
     factory = load(group, name)
     details = {
-        n: "required" if p.default is inspect.Parameter.empty else repr(p.default)
-        for n, p in arguments(factory).items()
+        n: "required" if default is inspect.Parameter.empty else repr(default)
+        for n, default in flat_settings(factory, {}).items()
     }
     described = {**_row(group, name), "details": dict(card(group, name).details)}
     return {"group": group, **described, "arguments": details, "doc": factory.__doc__ or ""}

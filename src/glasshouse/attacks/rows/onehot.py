@@ -11,7 +11,6 @@ Shape letters: r rank of the span, F entries of an encoded row, K choices, N num
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from typing import Any, Final, final
 
 import numpy as np
@@ -64,12 +63,6 @@ class Spanned:
         rows = self.templates[self.at[part]]
         rows[:, self.places] = self.numbers[part]
         return rows
-
-
-def wide_numbers(table: Row) -> list[int]:
-    """Entries of numbers with too many values to try them one by one."""
-    steps = _steps(table)
-    return [place for place, count in steps.items() if not count]
 
 
 def rows_in(
@@ -278,8 +271,3 @@ class _State:
         rows = np.repeat(np.arange(len(count)), count)
         offset = np.arange(len(rows)) - np.repeat(np.cumsum(count) - count, count)
         return self.given(i, (first[rows] + offset) / steps, rows)
-
-
-def subsets(places: Sequence[int]) -> list[tuple[int, ...]]:
-    """One or two numbers that may be taken to be 0."""
-    return [(one,) for one in places] + list(combinations(places, 2))

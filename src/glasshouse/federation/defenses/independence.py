@@ -165,8 +165,7 @@ def _precise(model: nn.Module, batch: Batch) -> tuple[nn.Module, Batch]:
     """Copies in double precision; in the network's own where it is large, or its code allows no other."""
     if sum(p.numel() for p in model.parameters()) > DOUBLE:
         return copy.deepcopy(model), batch
-    inputs = batch.inputs.double() if batch.inputs.is_floating_point() else batch.inputs
-    double = Batch(inputs=inputs, labels=batch.labels)
+    double = Batch(inputs=_doubled(batch.inputs), labels=batch.labels)
     try:
         network = copy.deepcopy(model).double()
         with torch.random.fork_rng(devices=[]):
@@ -174,6 +173,11 @@ def _precise(model: nn.Module, batch: Batch) -> tuple[nn.Module, Batch]:
     except ERRORS:
         return copy.deepcopy(model), batch
     return copy.deepcopy(model).double(), double  # without what the first pass left behind
+
+
+def _doubled(numbers: Tensor) -> Tensor:
+    """The same in double precision; whole numbers, such as places in a vocabulary, stay."""
+    return numbers.double() if numbers.is_floating_point() else numbers
 
 
 def _losses(model: nn.Module, batch: Batch) -> Tensor:

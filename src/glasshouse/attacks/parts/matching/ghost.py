@@ -86,7 +86,7 @@ def _unlike(
             p.requires_grad_(True)
         try:
             outputs: Tensor = model(example.requires_grad_())
-            loss = (outputs.double() * _weights(outputs)).sum()
+            loss = (outputs.float() * _weights(outputs)).sum()
             every = [*(tape[name][1] for name, _ in layers), *leaves.values()]
             slopes = _slopes(loss, every)
             truth = dict(zip(leaves, slopes[len(layers) :], strict=True))
@@ -105,7 +105,7 @@ def _unlike(
 
 def _weights(outputs: Tensor) -> Tensor:
     """Unequal slopes of all outputs, so that nothing cancels out."""
-    return torch.linspace(1, 2, outputs.numel(), dtype=torch.float64, device=outputs.device).view_as(outputs)
+    return torch.linspace(1, 2, outputs.numel(), device=outputs.device).view_as(outputs)
 
 
 def _slopes(outputs: Tensor, leaves: Sequence[Tensor], *, by: Tensor | None = None) -> tuple[Tensor, ...]:
