@@ -49,6 +49,8 @@ WRONG = {
     "too many labels": ({"labels": [0] * 9}, "labels of the 4 examples"),
     "no such label": ({"labels": [9, 0, 0, 0]}, "from 0 to 3"),
     "other examples": ({"auxiliary": (torch.rand(5, 3, 8, 8), LABELS)}, "resize and scale"),
+    "no examples": ({"auxiliary": (INPUTS[:0], LABELS[:0])}, "a label each"),
+    "no numbers": ({"auxiliary": (INPUTS * torch.nan, LABELS)}, "from nan"),
     "other range": ({"auxiliary": (INPUTS * 255, LABELS)}, "from 0 to 1"),
 }
 

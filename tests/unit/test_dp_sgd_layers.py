@@ -71,6 +71,14 @@ class Noisy(nn.Module):
         return x + torch.randn_like(x)
 
 
+class Stubborn(Noisy):
+    """Stays in training mode, whatever it is told."""
+
+    def train(self, mode=True):
+        del mode
+        return super().train()
+
+
 def attention(first):
     return nn.MultiheadAttention(4, 2, batch_first=first)
 
@@ -208,8 +216,9 @@ def test_layers_that_stay_in_evaluation_are_frozen_under_dp_sgd():
     torch.testing.assert_close(sent, same)
 
 
-def test_noise_in_every_mode_is_named():
-    network = made(lambda: Applied(lambda m, x: m.a(x), 16, a=Noisy()))
+@pytest.mark.parametrize("layer", [Noisy, Stubborn])
+def test_noise_in_every_mode_is_named(layer):
+    network = made(lambda: Applied(lambda m, x: m.a(x), 16, a=layer()))
     train = DpSgd(clip=1.0, noise_multiplier=1.0).local(LocalTraining(kind="gradient", batch_size=SIZE))
-    with pytest.raises(Inapplicable, match=r"layer 'a' \(Noisy\) draws at random in every mode"):
+    with pytest.raises(Inapplicable, match=rf"layer 'a' \({layer.__name__}\) draws at random in every mode"):
         train(network, batch(), rng=Rng.root(0))

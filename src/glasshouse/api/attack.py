@@ -248,9 +248,11 @@ def _check_grants(
         return
     inputs, (low, high) = auxiliary[0], architecture.inputs.range
     shape = tuple(architecture.input_shape)
-    fits = tuple(inputs.shape[1:]) == shape and len(inputs) == len(auxiliary[1])
-    if not fits or float(inputs.min()) < low or float(inputs.max()) > high:
-        got = f"{tuple(inputs.shape)} from {float(inputs.min()):.3g} to {float(inputs.max()):.3g}"
+    fits = tuple(inputs.shape[1:]) == shape and len(inputs) == len(auxiliary[1]) > 0
+    # NaN is within no range.
+    if not fits or not bool(((inputs >= low) & (inputs <= high)).all()):
+        ends = f" from {float(inputs.min()):.3g} to {float(inputs.max()):.3g}" if inputs.numel() else ""
+        got = f"{tuple(inputs.shape)}{ends}"
         raise BadValue(
             subject,
             needs=f"auxiliary examples (N, *{shape}) from {low:g} to {high:g}, and a label each",

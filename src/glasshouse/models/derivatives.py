@@ -65,7 +65,7 @@ def _find_fault(architecture: Architecture, trained: str, *, twice: bool) -> Fau
             _differentiate_again(gradients)
             if inputs.continuous and example.grad is None:
                 return _CUT
-    except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         times = "twice, as this attack does" if twice else "once, as clients do"
         compiled = "torch.compile" in str(error)
         fix = "hand over the network from before torch.compile" if compiled else _ORDINARY

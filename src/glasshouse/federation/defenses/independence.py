@@ -133,6 +133,7 @@ def _set_alone(model: nn.Module, name: str, *, training: bool) -> None:
     layer = model.get_submodule(name)
     modes = {part: part.training for part in layer.modules() if part is not layer}
     layer.train(training)  # its own method: a network that wraps another passes the mode on
+    layer.training = training  # where that method keeps another mode
     for part, mode in modes.items():
         part.training = mode
 
