@@ -7,7 +7,7 @@ from torch import nn
 import glasshouse as gh
 from glasshouse import registry
 from glasshouse.api.scenario import ask
-from glasshouse.audit import auto
+from glasshouse.audit import auto, count
 from glasshouse.errors import BadScenario
 from glasshouse.registry import Card, Offer
 from glasshouse.scenario.axes import content_hash
@@ -68,12 +68,12 @@ def test_scores_are_in_the_budget(monkeypatch):
         return found.seconds
 
     one, three = seconds('["psnr"]'), seconds('["psnr", "ssim", "mse"]')
-    each = auto.score_seconds(chosen("digits-inversion"), 64)
+    each = count.score_cost(chosen("digits-inversion"), 64).seconds(auto.REFERENCE)
     calls = round((three - one) / (2 * each))
     assert calls >= 8  # as many as victims, at least
     assert three - one == pytest.approx(2 * calls * each)
     assert chosen("digits-inversion", 'audit.budget="30 s"').attacks
-    monkeypatch.setattr(auto, "SCORE", 1.0)
+    monkeypatch.setattr(count, "SCORE", 20_000)
     with pytest.raises(BadScenario, match="more than is left of the budget"):
         chosen("digits-inversion", 'audit.budget="30 s"')
 
@@ -81,9 +81,9 @@ def test_scores_are_in_the_budget(monkeypatch):
 @pytest.mark.parametrize(("examples", "seconds"), [(32, 0.26), (64, 1.5)])
 def test_scores_of_large_updates_cost_by_their_pairs(examples, seconds, monkeypatch):
     """So many photographs of 3,072 numbers, and the seconds that were measured for one score."""
-    monkeypatch.setattr(auto, "behind", lambda scenario: examples)
-    assert auto.score_seconds(None, 3072) == pytest.approx(seconds, rel=0.35)
-    assert auto.score_seconds(None, 0) == auto.SCORE
+    monkeypatch.setattr(count, "behind", lambda scenario: examples)
+    assert count.score_cost(None, 3072).seconds(auto.REFERENCE) == pytest.approx(seconds, rel=0.35)
+    assert count.score_cost(None, 0).operators == count.SCORE
 
 
 def test_what_is_chosen_does_not_depend_on_the_machine(monkeypatch):

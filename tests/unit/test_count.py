@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from glasshouse.attacks.parts.matching.step_order import SWAPS, TURNS
 from glasshouse.audit import room
 from glasshouse.audit.count import GRADIENT, Cost, Speed, count, magnitude, measure_speed
 from glasshouse.audit.plan import plan
@@ -31,6 +32,37 @@ def test_iterations_are_those_of_the_search():
     few = rows("attacks=[{name='inverting_gradients', search={iterations=7, restarts=2}}]")
     row = few["inverting_gradients"]
     assert (row.unit, row.amount) == ("iterations", 14 * row.calls)
+
+
+def test_a_search_that_repeats_local_steps_pays_for_each():
+    """Eight images in batches of two for two epochs: eight steps, and swaps between them."""
+    attack = (
+        "attacks=[{{name='inverting_gradients', search={{iterations=40, restarts=1}}, local_steps='{}'}}]"
+    )
+    fedavg = ["federation.protocol='fedavg'", "federation.batch_size=2", "federation.local_epochs=2"]
+    fedavg += ["data.examples=8", "axes={}"]
+    once = rows(attack.format("one_step"), *fedavg)["inverting_gradients"]
+    each = rows(attack.format("simulate"), *fedavg)["inverting_gradients"]
+    searches = once.amount // 40
+    gradient = once.cost.operators / (40 * 3 * searches)
+    tried = TURNS * SWAPS
+    assert each.cost.operators == pytest.approx(searches * gradient * (20 * 3 + (20 * 3 + tried) * 8))
+    assert each.cost.operations / once.cost.operations == pytest.approx(0.5 + 2 * (0.5 + tried / 120))
+
+
+def test_one_batch_in_every_pass_has_no_order_to_be_sought():
+    attack = "attacks=[{name='inverting_gradients', search={iterations=40, restarts=1}}]"
+    fedavg = ["federation.protocol='fedavg'", "federation.batch_size=8", "data.examples=8", "axes={}"]
+    one, three = (
+        rows(attack, *fedavg, f"federation.local_epochs={n}")["inverting_gradients"] for n in (1, 3)
+    )
+    assert three.cost.operations == pytest.approx(3 * one.cost.operations)
+
+
+def test_scores_are_in_the_total():
+    few, many = (rows(f"audit.metrics={names}") for names in ('["psnr"]', '["psnr", "mse", "ssim"]'))
+    assert many["scoring"].cost.operators == pytest.approx(3 * few["scoring"].cost.operators)
+    assert few["total"].cost.operators > few["scoring"].cost.operators > 0
 
 
 def test_a_control_is_counted_once_for_all_scenarios():

@@ -39,6 +39,12 @@ class Budget:
         every_round: it is trained anew for every round's model.
         recipe: settings that the trained result depends on; attacks with equal settings share the cache.
         behind: what else it depends on besides auxiliary images: the agreed ``model``, the size of a ``sum``.
+        simulated: share of the units that repeat a client's local steps one by one, where it took several;
+            the others read its update as one gradient.
+        ordered: share of the units that do so where every step had the same examples, so that no order is
+            sought; None: as ``simulated``.
+        tries: most candidates that one search simulates besides, without a derivative, for the order of
+            the examples.
     """
 
     unit: str
@@ -51,11 +57,36 @@ class Budget:
     every_round: bool = False
     recipe: Mapping[str, Any] = field(default_factory=dict)
     behind: frozenset[Literal["model", "sum"]] = frozenset({"model"})
+    simulated: float = 0.0
+    ordered: float | None = None
+    tries: int = 0
 
     @property
     def units(self) -> int:
         """Units of work in one call, or on one image."""
         return self.amount * self.restarts
+
+    def gradients_of(self, units: int, *, steps: int, batches: int) -> tuple[float, float]:
+        """Gradients that ``units`` take over all examples of an update, and over those of one local step.
+
+        Args:
+            units: of work, over any number of searches.
+            steps: local steps behind the update.
+            batches: those of one pass; where it is 1, every step has all examples.
+
+        Examples:
+            >>> Budget(unit="iterations", amount=10, gradients=3, simulated=0.5, tries=4).gradients_of(
+            ...     20, steps=2, batches=2
+            ... )
+            (30.0, 76.0)
+        """
+        if steps == 1 or not self.simulated:
+            return units * self.gradients, 0.0
+        if batches == 1 and self.ordered is not None:
+            share, tries = self.ordered, 0.0
+        else:
+            share, tries = self.simulated, self.tries * units / max(self.amount, 1)
+        return units * self.gradients * (1 - share), (units * self.gradients * share + tries) * steps
 
 
 def search_budget(search: Search) -> Budget:

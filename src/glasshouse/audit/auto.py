@@ -5,7 +5,6 @@ measured to be (``Card.offers``); no attack is named here. Costs are counted for
 that the same scenario gets the same attacks on every machine.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -14,7 +13,7 @@ from typing import Final, cast, final
 from glasshouse import registry
 from glasshouse.attacks.base import Claim
 from glasshouse.audit.attacking.needs import calls_of, plays_of, refusal_of
-from glasshouse.audit.count import Speed, Use, behind, cost_of, foresee, magnitude
+from glasshouse.audit.count import Cost, Speed, Use, cost_of, foresee, magnitude, numbers_in, score_cost
 from glasshouse.audit.preflight.inspect import refusal_in
 from glasshouse.audit.preflight.outlook import Outlook, look
 from glasshouse.audit.scoring.pair import can_score
@@ -28,12 +27,6 @@ from glasshouse.scenario.table import Plugin
 
 REFERENCE: Final = Speed(operations=2.5e10, operators=2e4)
 """One core of a usual server, as ``count.measure_speed`` measured it in 2026."""
-SCORE: Final = 0.02
-"""CPU seconds of the reference core for one call of an attack under one metric: nulls, exchange, certificate.
-Measured: 4 ms on digits, 8 ms over the quickstart, 31 ms on faces of 64 × 64 pixels."""
-PAIR: Final = 1e-7
-"""Added to it for each number of each pair of a claimed and a private example of an update.
-Measured: 0.26 seconds for one score at 32 pictures of 3,072 numbers, 1.5 at 64."""
 METRICS: Final = 4
 """Number of metrics that score an attack where the scenario leaves them out."""
 
@@ -109,10 +102,6 @@ def _candidates(name: str, every: Sequence[Outlook], asked: Scenario | None) -> 
     if asked is not None and not _is_scored(card.claims, asked):
         return [], "claims nothing that audit.metrics score"
     found, reason = [], "needs what this federation does not have"
-    kinds = [cast("type[Claim]", registry.load("claims", kind)) for kind in card.claims]
-    shapes = [one.agreed.input_shape for one in every if one.agreed is not None]
-    # Only claims of single examples are compared with every private one.
-    size = max(map(math.prod, shapes), default=0) if any(kind.ranked for kind in kinds) else 0
     for offer in card.offers:
         uses: list[Use] = []
         for one in every:
@@ -128,25 +117,15 @@ def _candidates(name: str, every: Sequence[Outlook], asked: Scenario | None) -> 
             else:
                 reason = f"needs {refusal.needs}; got {refusal.got}"
         if uses:
-            calls, scores = 0, 0.0
+            calls, scores = 0, Cost()
             for used, plugin in uses:
                 number = calls_of(used.scenario, plugin)
                 calls += number * plays_of(used.scenario, plugin)
                 metrics = len(used.scenario.audit.metrics) or METRICS
-                scores += number * metrics * score_seconds(used.scenario, size)
-            seconds = cost_of(uses).seconds(REFERENCE) + calls * offer.seconds + scores
+                scores += score_cost(used.scenario, numbers_in(used.network, name)).times(number * metrics)
+            seconds = (cost_of(uses) + scores).seconds(REFERENCE) + calls * offer.seconds
             found.append(Candidate(plugin=uses[0][1], strength=offer.strength, seconds=seconds))
     return found, reason
-
-
-def score_seconds(scenario: Scenario, size: int) -> float:
-    """CPU seconds of the reference core for one call under one metric.
-
-    Args:
-        scenario: a cell's.
-        size: numbers in an example, if the attack claims examples; else 0.
-    """
-    return SCORE + PAIR * size * behind(scenario) ** 2
 
 
 def _plugin(name: str, offer: Offer, scenario: Scenario) -> Plugin | None:

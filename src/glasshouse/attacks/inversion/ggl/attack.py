@@ -169,6 +169,7 @@ class GGL(SearchingTogether):
             amount=self.search.evaluations,
             restarts=self.search.restarts,
             gradients=1.0,
+            simulated=1.0 if self.local_steps == "simulate" else 0.0,
             training=self.training.steps if generators.needs_data(self.generator) else 0,
             trained="the generator",
             recipe={"latent": self.latent, **asdict(self.training)},

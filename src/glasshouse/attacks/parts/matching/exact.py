@@ -7,7 +7,7 @@ Shape letters: R restarts, B images, C channels, H and W pixels, K classes.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, Protocol, final
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from glasshouse.attacks.base import Claim, Reconstruction
-from glasshouse.attacks.budget import MATCHING, Budget
+from glasshouse.attacks.budget import MATCHING, Budget, search_budget
 from glasshouse.attacks.objective import SearchedLoss, SearchingTogether
 from glasshouse.attacks.parts import detect
 from glasshouse.attacks.parts.labels import Rule, labels_of_each
@@ -159,6 +159,17 @@ class DescentAttack(SearchAttack, SearchingTogether, Protocol):
     adaptive: bool
     local_steps: Steps
     bf16: bool
+
+    @property
+    def budget(self) -> Budget:
+        """Iterations and restarts, of which those that simulate a client's steps cost as many gradients."""
+        found = search_budget(self.search)
+        if self.local_steps != "simulate":
+            return found
+        if not self.seeks_order:
+            return replace(found, simulated=1.0)
+        tries = step_order.TURNS * step_order.SWAPS
+        return replace(found, simulated=1 - step_order.WARM, ordered=1.0, tries=tries)
 
     def loss(self, view: View, client: Replica, distance: Objective) -> Labelled:
         """The loss; ``client``: any of those whose updates ``distance`` compares, and its view."""
