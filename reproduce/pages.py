@@ -389,7 +389,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
         about(140, "trees", "curves"),
         about(15, "trees", "people"),
         about(25, "trees", "people", *CENSUS),
-        about(30, "authors"),
+        about(50, "audit", "reproduce/authors.toml"),
         about(30, "audit", "clinic-trees"),
     ),
     "documents": (

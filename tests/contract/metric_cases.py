@@ -236,6 +236,9 @@ CASES = {
         wrong=lambda: (torch.tensor([0, 0, 0]), labelled(3)),
         right=lambda _: (torch.tensor([0, 1, 1]), labelled(3)),
     ),
+    ("authors", "authors"): Case(
+        wrong=lambda: (torch.eye(3).roll(1, 0), OWNERS), right=lambda _: (torch.eye(3), OWNERS)
+    ),
     ("defense", "names"): Case(
         wrong=lambda: (torch.tensor([1, -1, 2]), NAMES), right=lambda _: (NAMES, NAMES), guess=guess_names
     ),

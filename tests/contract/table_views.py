@@ -72,6 +72,16 @@ def of_private_trees(count: int = 60) -> View:
     return cut(played.transcript, threat=Threat(), grants=grants, own={}, memory={}, rounds=(0,), client=0)
 
 
+def of_common_trees() -> View:
+    """What a client sees of four rounds of bagging with two others."""
+    played = toy(
+        model="boosted_trees", table=SOURCE.inputs, arguments={"capacity": 2**17}, protocol="xgb_bagging",
+        clients=3, examples=20, rounds=4, sends="document", options={"max_depth": 2, "base_score": 0.5},
+    )  # fmt: skip
+    threat = Threat(role="client", sees=frozenset({"broadcast"}), client=0)
+    return cut(played.transcript, threat=threat, grants=Grants(), own={}, memory={})
+
+
 def of_members() -> View:
     """Trees that a client boosted, with a row in question: the client's first one."""
     view = of_trees()

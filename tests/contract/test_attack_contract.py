@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from table_views import of_gradient, of_members, of_private_trees, of_statistics, of_trees
+from table_views import of_common_trees, of_gradient, of_members, of_private_trees, of_statistics, of_trees
 
 from glasshouse import registry
 from glasshouse.attacks.base import Attack
@@ -131,6 +131,7 @@ CASES: Mapping[str, Case] = {
     "cut_values": Case(view=of_trees),
     "cell_membership": Case(view=of_members),
     "joint_cells": Case(view=of_trees),
+    "tree_authors": Case(kind="run", view=of_common_trees),
     "histogram_readout": Case(toy=ROWS_SENT | {"model": "boosted_trees", "protocol": "xgb_histogram"}),
     "newton_rows": Case(toy=ROWS_SENT | {"model": "coefficients", "protocol": "newton", "examples": 4}),
     "stated_numbers": Case(toy=ROWS_SENT | {"model": "no_model", "protocol": "statistics"}),

@@ -11,7 +11,7 @@ from glasshouse.rng import Rng
 
 LABELS = torch.arange(200) % 10
 RNG = Rng.root(0)
-KINDS = ["dirichlet", "iid", "pathological", "shards"]
+KINDS = ["dirichlet", "iid", "pathological", "shards", "unequal"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -21,7 +21,7 @@ def test_parts_are_disjoint_and_the_stream_decides(kind):
     assert len(parts) == 8
     assert all(len(part) for part in parts)
     assert len(together.unique()) == len(together)
-    if kind in ("iid", "dirichlet"):  # the others leave out what they cannot divide
+    if kind in ("iid", "dirichlet", "unequal"):  # the others leave out what they cannot divide
         assert len(together) == 200
     assert all(torch.equal(a, b) for a, b in zip(parts, again, strict=True))
     assert not torch.equal(torch.cat(other), together)
@@ -33,6 +33,12 @@ def test_examples_are_exact_or_the_mean(kind):
     assert sum(map(len, parts)) == 50 or kind == "pathological"
     if kind == "iid":
         assert {len(part) for part in parts} == {10}
+
+
+def test_sizes_grow_in_equal_steps_to_the_ratio():
+    sizes = [len(part) for part in partition(LABELS, 5, kind="unequal", examples=12, ratio=2, rng=RNG)]
+    assert sorted(sizes) == [8, 10, 12, 14, 16]
+    assert sizes != sorted(sizes)
 
 
 def spread(kind, **settings):
@@ -56,6 +62,8 @@ def test_kinds_differ_in_how_labels_mix():
         ({"clients": 0}, BadValue, "clients >= 1"),
         ({"clients": 5, "examples": 41}, BadValue, "205 images (5 clients with at least 41 each)"),
         ({"alpha": 0.5}, BadValue, "no alpha"),
+        ({"ratio": 2.0}, BadValue, "no ratio"),
+        ({"kind": "unequal", "ratio": 0.5}, BadValue, "data.ratio"),
         ({"kind": "dirichlet", "alpha": 0.0}, BadValue, "alpha > 0"),
         ({"kind": "dirichlet", "alpha": 0.01, "clients": 150}, BadValue, "raise data.alpha"),
         ({"kind": "shards", "clients": 120}, BadValue, "2 pieces"),

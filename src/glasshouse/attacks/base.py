@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 Scope = Literal["update", "round", "run"]
-Paired = Literal["examples", "classes", "clients", "defense"]
+Paired = Literal["examples", "classes", "clients", "defense", "authors"]
 
 
 @final
@@ -101,7 +101,8 @@ class Claim:
         grows: a claim over more rounds replaces one over fewer; the one over the longest prefix is judged.
         may_be_empty: tensors of length 0 mean "nothing could be read", and are scored.
         paired: with what a claim is compared: the ``examples`` of each round that it is about, the private
-            ``classes``, all ``clients`` of the run, or the ``defense`` that was on.
+            ``classes``, all ``clients`` of the run, the ``defense`` that was on, or ``authors``
+            of messages.
         also: further kinds that it can be read as: a reconstruction with labels claims their counts, too.
         ranked: with more candidates than examples announced, only the most confident count.
         guessed: a null adversary that guesses examples makes such a claim by :meth:`guess`.

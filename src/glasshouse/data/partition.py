@@ -1,7 +1,7 @@
 """Partition the private pool into clients."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, final
+from typing import ClassVar, Final, Protocol, final
 
 import torch
 from torch import Tensor
@@ -9,6 +9,9 @@ from torch import Tensor
 from glasshouse import registry
 from glasshouse.errors import BadValue
 from glasshouse.rng import Rng
+
+BELONGS: Final = {"alpha": "dirichlet", "ratio": "unequal"}
+"""The partitioner that a setting of ``[data]`` belongs to."""
 
 
 @final
@@ -42,6 +45,7 @@ def partition(
     *,
     kind: str = "iid",
     alpha: float | None = None,
+    ratio: float | None = None,
     examples: int | None = None,
     rng: Rng,
 ) -> tuple[Tensor, ...]:
@@ -50,16 +54,17 @@ def partition(
     Args:
         labels: labels of the pool, (N,) int64.
         clients: number of clients.
-        kind: registered partitioner: ``iid``, ``dirichlet``, ``pathological``, ``shards``.
+        kind: registered partitioner: ``iid``, ``unequal``, ``dirichlet``, ``pathological``, ``shards``.
         alpha: concentration, only for ``dirichlet``.
+        ratio: of the largest client to the smallest, only for ``unequal``.
         examples: use a random subset of ``clients × examples`` images of the pool: exactly ``examples`` per
             client under ``iid``, at most that many on average under the others. None: the whole pool.
         rng: decides the assignment.
 
     Raises:
         UnknownName: no such partitioner.
-        BadValue: more clients or examples than images, ``alpha`` for another partitioner, or a client
-            without images.
+        BadValue: more clients or examples than images, ``alpha`` or ``ratio`` for another partitioner, or a
+            client without images.
 
     Examples:
         >>> [len(part) for part in partition(torch.zeros(7), 3, rng=Rng.root(0))]
@@ -74,16 +79,17 @@ def partition(
             got=f"{len(labels)} images",
             fix="lower federation.clients or data.examples, or take a larger split",
         )
-    if alpha is not None and kind != "dirichlet":
+    settings = {name: value for name, value in (("alpha", alpha), ("ratio", ratio)) if value is not None}
+    if foreign := [name for name in settings if BELONGS[name] != kind]:
         raise BadValue(
             f"partition '{kind}'",
-            needs='no alpha (it belongs to "dirichlet")',
-            got=f"alpha = {alpha}",
+            needs=f'no {foreign[0]} (it belongs to "{BELONGS[foreign[0]]}")',
+            got=f"{foreign[0]} = {settings[foreign[0]]}",
             fix="leave it out",
         )
     pool = torch.randperm(len(labels), generator=rng.child("pool").torch())
     pool = pool if examples is None else pool[:needed]
-    divide: Partitioner = factory() if alpha is None else factory(alpha=alpha)
+    divide: Partitioner = factory(**settings)
     parts = divide(labels[pool], clients, rng=rng.child(kind))
     if empty := sum(len(part) == 0 for part in parts):
         raise BadValue(

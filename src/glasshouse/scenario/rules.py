@@ -142,9 +142,10 @@ def _data(scenario: Scenario) -> Iterator[Problem]:
             got=", ".join(f'"{name}"' for name in among_others),
             hint="the other images would come from data.source",
         )
-    if data.alpha is not None and data.partition != "dirichlet":
-        got = f'{data.alpha} with "{data.partition}"'
-        yield unmet("data.alpha", 'nothing unless partition = "dirichlet"', got=got)
+    for name, owner in (("alpha", "dirichlet"), ("ratio", "unequal")):
+        if (given := getattr(data, name)) is not None and data.partition != owner:
+            got = f'{given} with "{data.partition}"'
+            yield unmet(f"data.{name}", f'nothing unless partition = "{owner}"', got=got)
     yield from _domains(scenario)
     yield from _start(scenario)
 

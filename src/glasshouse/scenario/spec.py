@@ -81,6 +81,7 @@ class Data(Table):
         heldout: number of held-out images.
         partition: registered partitioner of private images into clients.
         alpha: concentration of ``dirichlet``.
+        ratio: examples of the largest client for one of the smallest, of ``unequal``.
         private_classes: labels in the private part; empty: all.
         auxiliary_classes: labels in the auxiliary part; empty: all.
         public_classes: labels in the public part; empty: all.
@@ -109,6 +110,7 @@ class Data(Table):
     heldout: Natural = 200
     partition: Name = "iid"
     alpha: Positive | None = None
+    ratio: Annotated[float, Field(ge=1)] | None = None
     private_classes: tuple[Natural, ...] = ()
     auxiliary_classes: tuple[Natural, ...] = ()
     public_classes: tuple[Natural, ...] = ()

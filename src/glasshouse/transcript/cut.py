@@ -86,6 +86,7 @@ def _round(record: RoundRecord, threat: Threat, client: int | None) -> RoundView
     updates = [u for u in record.updates if "update" in threat.sees and client in (None, u.client)]
     receives = bool(threat.sees & {"update", "aggregate"})
     broadcast = everybody[0] if everybody else next(iter(addressed.values()))
+    sent = next((u for u in record.updates if u.client == mine), None)
     total = record.aggregate if "aggregate" in threat.sees else None
     return RoundView(
         round=record.round,
@@ -95,6 +96,7 @@ def _round(record: RoundRecord, threat: Threat, client: int | None) -> RoundView
         aggregate=None if total is None else _as_change(total, broadcast, total.weight),
         metrics=tuple(m for m in record.metrics if receives and client in (None, m.client)),
         dropouts=tuple(d for d in record.dropouts if receives and client in (None, d.client)),
+        sent=None if sent is None else _as_change(sent, addressed.get(sent.client, broadcast)),
     )
 
 

@@ -30,6 +30,7 @@ class RoundView:
         aggregate: under ``secure_sum``, else None.
         metrics: sent by clients in clear beside the tensors; empty where the adversary receives nothing.
         dropouts: clients that were asked and sent no update; empty in the same case.
+        sent: what the adversary itself sent in this round, where it is a client; None: nothing that was kept.
     """
 
     round: int
@@ -39,6 +40,7 @@ class RoundView:
     aggregate: Aggregate | None = None
     metrics: tuple[ClientMetrics, ...] = ()
     dropouts: tuple[Dropout, ...] = ()
+    sent: Update | None = None
 
     def received_by(self, client: int) -> Broadcast:
         """The broadcast that ``client`` trained on."""

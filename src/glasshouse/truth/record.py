@@ -43,12 +43,14 @@ class Truth:
         shards: each client's rows of the pool, by client id.
         used: by (round, client), for the recorded rounds.
         marked: clients with the property under audit (members, misbehaving), by name of the property.
+        arrived: the clients of every round in the order in which their updates came in.
     """
 
     private: Batch
     shards: Mapping[int, tuple[int, ...]]
     used: Mapping[tuple[int, int], Used]
     marked: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    arrived: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     _names: dict[tuple[int, int | None], str] = field(init=False, repr=False, default_factory=dict)
     """Cache of :meth:`identity`, which every metric calls."""
 
@@ -134,20 +136,23 @@ def write_truth(truth: Truth, folder: Path) -> None:
         for (r, c), used in truth.used.items()
     ]
     lines += [{"property": name, "clients": list(clients)} for name, clients in truth.marked.items()]
+    lines += [{"round": r, "arrived": list(clients)} for r, clients in truth.arrived.items()]
     write_jsonl(folder / "rounds.jsonl", lines)
 
 
 def read_truth(folder: Path) -> Truth:
     """Read what :func:`write_truth` wrote."""
     tensors = read_tensors(folder / "private.safetensors")
-    shards, used, marked = {}, {}, {}
+    shards, used, marked, arrived = {}, {}, {}, {}
     for line in read_jsonl(folder / "rounds.jsonl"):
         if "rows" in line:
             shards[line["client"]] = tuple(line["rows"])
         elif "steps" in line:
             steps = tuple(tuple(s) for s in line["steps"])
             used[line["round"], line["client"]] = Used(steps=steps, behaviour=line["behaviour"])
+        elif "arrived" in line:
+            arrived[line["round"]] = tuple(line["arrived"])
         else:
             marked[line["property"]] = tuple(line["clients"])
     private = Batch(**tensors)
-    return Truth(private=private, shards=shards, used=used, marked=marked)
+    return Truth(private=private, shards=shards, used=used, marked=marked, arrived=arrived)

@@ -26,7 +26,7 @@ from glasshouse.attacks.base import (
 )
 from glasshouse.audit.attacking.claims import Outcome, Unit
 from glasshouse.audit.scoring.truth import EXAMPLES, SHIFTS, GroundTruth, Target
-from glasshouse.errors import NothingClaimed
+from glasshouse.errors import NothingClaimed, Undefined
 from glasshouse.metrics.attribution import said_of_recovered
 from glasshouse.metrics.base import Metric, ScoreContext
 from glasshouse.wire import Batch
@@ -354,11 +354,63 @@ def _with_defense(claim: Claim, metric: Metric, ground: GroundTruth) -> list[Pai
     return [Pair(victim=(behind,), own=own, answered=not claim.says_nothing, run=ground.run)]
 
 
+def _with_authors(claim: Claim, metric: Metric, ground: GroundTruth) -> list[Pair]:
+    """One pair for every client but the adversary, with one unit for each of its messages after the first.
+
+    The null links every message to the one that came in the same place of the first round, or to any with
+    equal chances: whichever is right more often, as somebody may know that the order hardly changes.
+    """
+    claimed = claim.part(metric.reads, 0)
+    arrived = ground.truth.arrived
+    assert claimed is not None
+    rows = {number: row for number, row in zip(claim.about.rounds, claimed, strict=True) if number in arrived}
+    if claim.says_nothing:  # about every round whose messages were sent round, which the last one's were not
+        rows = dict.fromkeys(sorted(arrived)[:-1], claimed[0])
+    start = min(arrived, default=0)
+    rows.pop(start, None)
+    if not rows:
+        raise Undefined(
+            f"metric '{metric.wording.label}'",
+            needs="a claim about rounds after the first, and the order in which messages came",
+            got=f"rounds {list(claim.about.rounds)}, of {len(arrived)} recorded ones",
+            fix="record every round from the first on, and audit three rounds or more",
+        )
+    first, mine = arrived[start], ground.adversary
+    others = [place for place, client in enumerate(first) if client != mine]
+    said = torch.stack(list(rows.values()))
+    weights = torch.nn.functional.one_hot(said.clamp(min=0), len(first)) * (said >= 0)[..., None]
+    uniform = torch.zeros(len(first)).index_fill(0, torch.tensor(others), 1 / len(others))
+    # The places of the nameless messages in every round, by the place of their author's first message.
+    places = [[arrived[number].index(first[place]) for place in others] for number in rows]
+    kept = np.mean([sorted(now).index(now[j]) == j for now in places for j in range(len(others))])
+    same_order = kept * len(others) > 1
+    pairs = []
+    for j, place in enumerate(others):
+        own = torch.stack([weights[t, now[j]] for t, now in enumerate(places)]).double()
+        ranks = [others[sorted(now).index(now[j])] for now in places]
+        stay = torch.nn.functional.one_hot(torch.tensor(ranks), len(first)).double()
+        truth = torch.full((len(own),), place)
+        turned = [others[(j + by) % len(others)] for by in range(1, min(SHIFTS, len(others) - 1) + 1)]
+        side = Sides(claimed=own, truth=truth)
+        pairs.append(
+            Pair(
+                victim=(f"{ground.run} client {first[place]}",),
+                own=side,
+                others=tuple(replace(side, truth=torch.full_like(truth, other)) for other in turned),
+                blind=replace(side, claimed=stay if same_order else uniform.expand(len(own), -1)),
+                answered=not claim.says_nothing,
+                run=ground.run,
+            )
+        )
+    return pairs
+
+
 _WAYS: Final[Mapping[str, Callable[[Claim, Metric, GroundTruth], list[Pair]]]] = {
     "examples": _with_examples,
     "recovered": _with_recovered,
     "classes": _with_classes,
     "clients": _with_clients,
     "defense": _with_defense,
+    "authors": _with_authors,
 }
 """By what a kind of claim declares, or a metric of recovered examples."""

@@ -141,6 +141,7 @@ def read_ground(folder: Path, scenario: Scenario) -> tuple[GroundTruth, NullBook
         comparable=_same_classes(scenario),
         run=folder.name,
         weights=digest(_first_broadcast(transcript).tensors),
+        adversary=scenario.threat.client,
     )
     book = NullBook(
         modality=transcript.terms.architecture.inputs,

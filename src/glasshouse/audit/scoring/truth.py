@@ -53,6 +53,7 @@ class GroundTruth:
         comparable: the held-out examples are of the same classes as the private ones.
         run: names the federation; claims of one run about the same clients do not add clients.
         weights: digest of the first model that was sent; empty: unknown.
+        adversary: the client that attacks; None: it is none of them.
     """
 
     truth: Truth
@@ -64,6 +65,7 @@ class GroundTruth:
     comparable: bool = True
     run: str = ""
     weights: str = ""
+    adversary: int | None = None
 
     @property
     def rounds(self) -> tuple[int, ...]:
@@ -173,10 +175,13 @@ def shift_victims(truth: Truth, units: Mapping[tuple[int, int], tuple[int, int]]
     """The ground truth with each victim's examples replaced by another's, for a negative control.
 
     Properties move to the same number of clients without them, or to all such clients if there are fewer.
+    After the first round every message is another client's.
     """
     used = {key: truth.used[other] for key, other in units.items()}
     marked = {
         name: tuple(c for c in truth.shards if c not in clients)[: len(clients)]
         for name, clients in truth.marked.items()
     }
-    return Truth(private=truth.private, shards=truth.shards, used=used, marked=marked)
+    first = min(truth.arrived, default=0)
+    arrived = {r: who if r == first else who[1:] + who[:1] for r, who in truth.arrived.items()}
+    return dataclasses.replace(truth, used=used, marked=marked, arrived=arrived)

@@ -184,6 +184,7 @@ def _setting(
         federation.clients,
         kind=data.partition if classes is None else "classes",
         alpha=data.alpha,
+        ratio=data.ratio,
         examples=data.examples if classes is None else None,
         rng=rng.child("partition"),
     )

@@ -276,6 +276,7 @@ def file_group(
             shards={c: tuple(rows.tolist()) for c, rows in enumerate(built.setting.shards)},
             used=recorder.used,
             marked=built.marked,
+            arrived=recorder.arrived,
         ),
         folder / "truth",
     )

@@ -168,6 +168,7 @@ class BothSides:
         log: receives the messages.
         rounds: whose step orders are recorded as ground truth; None: all.
         used: ground truth recorded so far, by (round, client).
+        arrived: the clients of every round, in the order in which their updates came in.
         watch: measures every model of a logit protocol; None: not measured.
         accuracies: measures broadcast models; None: not measured.
     """
@@ -175,6 +176,7 @@ class BothSides:
     log: Log
     rounds: frozenset[int] | None = None
     used: dict[tuple[int, int], Used] = field(default_factory=dict)
+    arrived: dict[int, tuple[int, ...]] = field(default_factory=dict)
     watch: ModelMonitor | None = None
     accuracies: Accuracies | None = None
 
@@ -189,8 +191,9 @@ class BothSides:
             self.accuracies.sent(broadcast)
 
     def update(self, update: Update) -> None:
-        """Record the update."""
+        """Record the update, and who sent it."""
         self.log.update(update)
+        self.arrived[update.round] = (*self.arrived.get(update.round, ()), update.client)
 
     def aggregate(self, aggregate: Aggregate) -> None:
         """Record the sum."""

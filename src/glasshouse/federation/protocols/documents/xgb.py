@@ -2,8 +2,8 @@
 
 Source: Flower, examples/xgboost-quickstart and xgboost-comprehensive (bagging and cyclic), read at March
 2026; NVIDIA FLARE's tree-based XGBoost sends the same bytes. In bagging each client boosts the common model
-by its own trees and sends only these; the server appends all trees as they come in. In cyclic training the
-whole model goes round.
+by its own trees and sends only these; the server appends all trees as they come in (here in a random order).
+In cyclic training the whole model goes round.
 """
 
 from dataclasses import dataclass
@@ -133,10 +133,11 @@ class XgbBagging(Boosting):
     def one_round(
         self, setting: Setting, number: int, common: bytes, *, recorder: Recorder, rng: Rng
     ) -> bytes:
-        """One round: all clients boost the same model."""
+        """One round: all clients boost the same model; who is done first is a matter of chance."""
         broadcast(setting, number, common, recorder)
         added: list[bytes] = []
-        for client in range(setting.terms.clients):
+        order = torch.randperm(setting.terms.clients, generator=rng.child("arrival").torch())
+        for client in order.tolist():
             stream = rng.child(f"client/{client}")
             grown = self.boost(setting, client, common, rng=stream)
             new = bytes(grown[grown.num_boosted_rounds() - self.trees :].save_raw("json"))
