@@ -25,6 +25,7 @@ from glasshouse.errors import BadValue, NothingClaimed
 from glasshouse.examples import Batch
 from glasshouse.limits import Fix, Probability, check_value
 from glasshouse.metrics.gallery import Gallery
+from glasshouse.metrics.match import mse_table
 from glasshouse.metrics.statistics.interval import Interval
 from glasshouse.modalities.base import Modality
 from glasshouse.registry import Card
@@ -284,6 +285,19 @@ class Metric(ABC):
         """
         del left, right, context
         return None
+
+    def costs(self, originals: Tensor, candidates: Tensor, *, context: ScoreContext) -> Scores:
+        """What pairing examples costs within each of N groups, (N, B, R), for a metric with ``compare``.
+
+        ``score`` pairs by least total cost; by this, many guesses are paired in one operation.
+
+        Args:
+            originals: (N, B, ...).
+            candidates: (N, R, ...).
+            context: as for ``score``.
+        """
+        del context
+        return mse_table(originals, candidates, grouped=True)
 
     def pairwise(self, candidates: Tensor, examples: Tensor, *, context: ScoreContext) -> Scores | None:
         """(R, N): each of R candidates against each of N examples."""

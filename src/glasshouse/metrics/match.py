@@ -89,24 +89,18 @@ def take(candidates: Tensor, pairing: NDArray[np.int64], *, grey: float) -> Tens
     return filled
 
 
-def pair_groups(originals: Tensor, candidates: Tensor, *, count: int) -> Tensor:
-    """The candidate of each original, paired within consecutive groups of ``count`` images.
+def pair_groups(tables: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The candidate of each original, paired within consecutive groups, (N * B,): positions among all N * R.
 
     Args:
-        originals: (N * count, C, H, W).
-        candidates: same shape.
-        count: images per group; each group is paired on its own, as :func:`assign` does.
+        tables: (N, B, R), the cost of each pair; each group is paired on its own, as :func:`assign` does.
 
     Examples:
-        >>> four = torch.tensor([1.0, 2.0, 3.0, 4.0]).reshape(4, 1, 1, 1)
-        >>> pair_groups(four, four.flip(0), count=2).flatten().tolist()
-        [3.0, 4.0, 1.0, 2.0]
+        >>> four = torch.tensor([1.0, 2.0, 3.0, 4.0]).reshape(2, 2, 1)
+        >>> pair_groups(mse_table(four, four.flip(1), grouped=True)).tolist()
+        [1, 0, 3, 2]
     """
-    if count == 1:
-        return candidates
-    tables = mse_table(*(x.reshape(-1, count, *x.shape[1:]) for x in (originals, candidates)), grouped=True)
-    places = np.stack([assign(table) + i * count for i, table in enumerate(tables)])
-    return candidates[torch.from_numpy(places.reshape(-1)).to(candidates.device)]
+    return np.concatenate([assign(table) + i * table.shape[1] for i, table in enumerate(tables)])
 
 
 def _check_cost(cost: NDArray[np.float64]) -> None:

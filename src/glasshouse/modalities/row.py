@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -250,9 +251,14 @@ class Row(Modality):
         differences within a column's tolerance are 0, and a missing value is at distance 1 from any other.
         """
         left, right = self.decode(candidates), self.decode(originals.to(candidates.device))
-        total = torch.zeros(len(left), len(right), dtype=torch.float64, device=left.device)
+        return self.between(left[:, None], right[None])
+
+    def between(self, left: Tensor, right: Tensor) -> Tensor:
+        """The :meth:`distance` of decoded rows, (..., C) each, in one operation: as they broadcast, (...)."""
+        shape = np.broadcast_shapes(left.shape, right.shape)[:-1]
+        total = torch.zeros(shape, dtype=torch.float64, device=left.device)
         for i, column in enumerate(self.columns):
-            total += column.distance(left[:, i, None], right[None, :, i])
+            total += column.distance(left[..., i], right[..., i])
         return total / len(self.columns)
 
     def likenesses(self, candidates: Tensor, originals: Tensor) -> Mapping[str, Tensor]:

@@ -119,6 +119,7 @@ class NullBook:
     networks: str = ""
     _chosen: dict[tuple[str, int, str], str] = field(default_factory=dict, init=False)
     _digests: dict[str, str] = field(default_factory=dict, init=False)
+    _public: dict[bytes, bool] = field(default_factory=dict, init=False)
 
     def guess(self, name: str, metric: Metric, pair: Pair, scores: Numbers) -> Guessed:
         """What null adversaries score on one victim, beside these ``scores`` of a claim.
@@ -138,7 +139,12 @@ class NullBook:
         """
         if self.auxiliary is None or not self.modality.recurs or not len(self.auxiliary):
             return None
-        known = which_known(examples, self.auxiliary.inputs, self.modality).numpy()
+        # Every claim meets the same few victims, and each metric all claims.
+        keys = [example.numpy().tobytes() for example in examples.cpu()]
+        if asked := [place for place, key in enumerate(keys) if key not in self._public]:
+            found = which_known(examples[asked], self.auxiliary.inputs, self.modality)
+            self._public.update(zip([keys[place] for place in asked], found.tolist(), strict=True))
+        known = np.array([self._public[key] for key in keys], dtype=bool)
         return np.flatnonzero(~known) if known.any() else None
 
     def quote(self, name: str, metric: Metric, pair: Pair, units: int) -> Blind:
@@ -426,12 +432,13 @@ def score_drawn(
         count: examples per victim.
         context: for the metric.
     """
-    size = max(1, AT_ONCE // victims.inputs[:count].numel()) * count
+    # Neither the examples nor the tables of costs of the groups that meet at a time fill the memory.
+    size = max(1, AT_ONCE // max(victims.inputs[:count].numel(), count * count)) * count
     if metric.reads == "inputs" and metric.against == "inputs":
         each = []
         for start in range(0, len(victims), size):
-            claimed, true = (part.inputs[start : start + size] for part in (guessed, victims))
-            values = compare(metric, pair_groups(true.double(), claimed.double(), count=count), true, context)
+            claimed, true = (part.inputs[start : start + size].double() for part in (guessed, victims))
+            values = compare(metric, _paired(metric, claimed, true, count, context), true, context)
             if values is None:
                 break
             each.append(values)
@@ -439,6 +446,14 @@ def score_drawn(
             return list(np.concatenate(each).reshape(-1, count))
     parts = zip(_split_batches(guessed, count), _split_batches(victims, count), strict=True)
     return [score_guess(metric, guess, victim, context=context) for guess, victim in parts]
+
+
+def _paired(metric: Metric, claimed: Tensor, true: Tensor, count: int, context: ScoreContext) -> Tensor:
+    """The guess for each example, paired within groups of ``count`` as the metric pairs them."""
+    if count == 1:
+        return claimed
+    groups = (side.reshape(-1, count, *side.shape[1:]) for side in (true, claimed))
+    return claimed[torch.from_numpy(pair_groups(metric.costs(*groups, context=context))).to(claimed.device)]
 
 
 def split_auxiliary(auxiliary: Batch, context: ScoreContext, rng: Rng) -> Parts:

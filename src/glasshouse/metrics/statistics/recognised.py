@@ -16,8 +16,6 @@ __all__ = ["dependence_p", "recognised_p"]
 
 ORDERS: Final = 999
 """Orders that are drawn: the smallest p-value is 0.001."""
-AT_ONCE: Final = 2**21
-"""Numbers that are compared at a time."""
 Pair = tuple[Numbers, Numbers]
 """Distances between claims, and between the truths that they are about."""
 
@@ -90,12 +88,7 @@ def dependence_p(blocks: Sequence[Sequence[Pair]], strata: Sequence[NDArray[np.i
         for label in np.unique(labels):
             among = np.flatnonzero(labels == label)
             orders[1:, among] = random.permuted(orders[1:, among], axis=1)
-        for part, (claims, truths) in enumerate(parts):
-            left, right = _centred(claims), _centred(truths)
-            size = max(1, AT_ONCE // left.size)
-            some = [orders[start : start + size] for start in range(0, len(orders), size)]
-            moved = (right[one[:, :, None], one[:, None]] for one in some)
-            sums[:, part] += np.concatenate([np.einsum("ij,oij->o", left, one) for one in moved])
+        sums[:, : len(parts)] += _covariances(parts, orders)
     # The same terms in another order are ties, and a part that does not change says nothing.
     spread = sums.std(0)
     varies = spread > 1e-9 * np.abs(sums).max(0, initial=0.0)
@@ -103,6 +96,21 @@ def dependence_p(blocks: Sequence[Sequence[Pair]], strata: Sequence[NDArray[np.i
         return 1.0
     largest = ((sums - sums.mean(0)) / np.where(varies, spread, 1))[:, varies].max(1)
     return float((largest >= largest[0] - 1e-9).mean())
+
+
+def _covariances(parts: Sequence[Pair], orders: NDArray[np.int64]) -> Numbers:
+    """The sum of the products of centred distances under every order of the truths, (orders, parts)."""
+    count = orders.shape[1]
+    left, right = (np.stack([_centred(pair[side]) for pair in parts], axis=2) for side in (0, 1))
+    # Distances are symmetric: half of them, and the diagonal. All parts of a pair are neighbours in memory.
+    first, second = np.triu_indices(count, 1)
+    halves, everything, own = left[first, second], right.reshape(count * count, -1), np.arange(count)
+    found = []
+    for order in orders:
+        moved = everything.take(order[first] * count + order[second], axis=0)
+        twice = 2 * np.einsum("mp,mp->p", halves, moved)
+        found.append(twice + np.einsum("ip,ip->p", left[own, own], right[order, order]))
+    return np.stack(found)
 
 
 def _centred(distances: Numbers) -> Numbers:

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from glasshouse.errors import BadValue, Undefined
 from glasshouse.examples import Batch
-from glasshouse.metrics.base import Hits, Metric, Requirement, ScoreContext, rate_wording
+from glasshouse.metrics.base import Hits, Requirement, ScoreContext, rate_wording
 from glasshouse.metrics.match import UNMATCHED, assign
-from glasshouse.metrics.tables.rows import rows_of
+from glasshouse.metrics.tables.rows import OfRows, rows_of
 from glasshouse.modalities.row import Column, Row
 from glasshouse.registry import Card
 
@@ -95,7 +95,7 @@ class Attribute(Hits):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Reidentified(Metric):
+class Reidentified(OfRows):
     """Whether a claimed row leads to the person whom it is about, in a register of M people, per private row.
 
     The register holds the private row's person and M - 1 others, who are held-out rows, with the public

@@ -25,9 +25,20 @@ PENALTY: Final = 1e-3
 """Of the linear model of public rows, per row."""
 
 
+class OfRows(Metric):
+    """Base class of metrics that pair claimed rows with private ones by the table's own distance."""
+
+    def costs(self, originals: Tensor, candidates: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        rows = rows_of(self.wording.label, candidates.flatten(0, 1), originals.flatten(0, 1), context)
+        left, right = (
+            rows.decode(x.flatten(0, 1)).reshape(*x.shape[:2], -1) for x in (originals, candidates)
+        )
+        return np.asarray(rows.between(left[:, :, None], right[:, None]).cpu().numpy(), dtype=np.float64)
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
-class RowsExact(Hits):
+class RowsExact(OfRows, Hits):
     """1 for every private row of which all cells are claimed right, else 0; each claim counts once."""
 
     card = Card(
@@ -45,6 +56,10 @@ class RowsExact(Hits):
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         return np.asarray(right_cells("rows_exact", claimed, truth, context).all(1), dtype=np.float64)
 
+    def compare(self, left: Tensor, right: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        rows = rows_of("rows_exact", left, right, context)
+        return np.asarray(rows.cells(left, right).all(1).cpu().numpy(), dtype=np.float64)
+
     def pairwise(
         self, candidates: Tensor, examples: Tensor, *, context: ScoreContext
     ) -> NDArray[np.float64] | None:
@@ -53,7 +68,7 @@ class RowsExact(Hits):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Cells(Metric):
+class Cells(OfRows):
     """Share of a private row's cells that the paired claim has right, per row."""
 
     card = Card(summary="share of the private cells that are claimed right, after pairing rows")
@@ -68,6 +83,12 @@ class Cells(Metric):
 
     def score(self, claimed: Tensor, truth: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
         share: NDArray[np.float64] = right_cells("row_cells", claimed, truth, context).mean(1)
+        return share
+
+    def compare(self, left: Tensor, right: Tensor, *, context: ScoreContext) -> NDArray[np.float64]:
+        share: NDArray[np.float64] = (
+            rows_of("row_cells", left, right, context).cells(left, right).cpu().numpy().mean(1)
+        )
         return share
 
     def pairwise(
