@@ -5,12 +5,18 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Final, Literal, Self, final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, dataclass_transform, final
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
+from glasshouse.errors import BadValue
 from glasshouse.registry import arguments
+
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+else:
+    ModelMetaclass = type(BaseModel)  # it has no public name
 
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
@@ -33,8 +39,28 @@ class Table(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
+@dataclass_transform(kw_only_default=True, field_specifiers=(Field,))
+class _Telling(ModelMetaclass):
+    """Calls from Python answer a wrong setting in this package's form; readers of files have their own."""
+
+    def __call__(cls, *args: Any, **settings: Any) -> Any:
+        try:
+            return super().__call__(*args, **settings)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False)[0]
+            place = ".".join(str(part) for part in first["loc"])
+            given = "" if isinstance(first["input"], dict) else repr(first["input"])
+            raise BadValue(
+                f"{cls.__name__}{f', {place}' if place else ''}",
+                needs=first["msg"].removeprefix("Input should be "),
+                got=given or ", ".join(f"{key} = {value!r}" for key, value in settings.items()),
+                fix="take one that exists; another optimizer or loss than terms can state has its name by "
+                "gh.explain(..., examples=...)",
+            ) from error
+
+
 @final
-class Optimizer(Table):
+class Optimizer(Table, metaclass=_Telling):
     """The clients' optimizer in local training, as in ``torch.optim``; its state is reset in every round.
 
     Attributes:
@@ -127,7 +153,7 @@ PLAIN: Final = Optimizer()
 
 
 @final
-class Training(Table):
+class Training(Table, metaclass=_Telling):
     """``[federation.training]``: what else a client does in a local step; its loss is part of the task.
 
     Attributes:

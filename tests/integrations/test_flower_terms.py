@@ -195,3 +195,33 @@ def test_a_secure_sum_says_which_attacks_can_run_on_it(tmp_path):
     assert "label_inference" not in found.runs
     assert any("label_inference" in names and "sees" in reason for reason, names in found.refused.items())
     assert found.origins["batch_size"] != ASSUMED
+
+
+@pytest.mark.parametrize(
+    ("words", "make"),
+    [
+        ("optimizer Adagrad with learning_rate 0.01", lambda net: torch.optim.Adagrad(net.parameters())),
+        (
+            "optimizer RMSprop with learning_rate 0.001",
+            lambda net: torch.optim.RMSprop(net.parameters(), 1e-3),
+        ),
+    ],
+)
+def test_an_optimizer_that_no_terms_state_is_named(words, make, tmp_path):
+    found = gh.terms(run(tmp_path, optimizer=make))
+    assert found.checked.suspect == f"{words} fits, which no terms can state: attacks do not repeat it"
+    assert found.checked.fix == ""
+
+
+@pytest.mark.parametrize(
+    ("fix", "loss"),
+    [
+        ("training.reduction=sum", torch.nn.CrossEntropyLoss(reduction="sum")),
+        ('task.criterion="margin"', torch.nn.MultiMarginLoss()),
+    ],
+)
+def test_a_loss_in_use_is_named_with_its_assignment(fix, loss, tmp_path):
+    place = run(tmp_path, loss=lambda logits, labels, inputs: loss(logits, labels))
+    found = gh.terms(place)
+    assert found.checked.fix == fix
+    assert gh.terms(place, sets=[fix]).checked.suspect == ""

@@ -101,6 +101,8 @@ def test_scaffold_is_algorithm_1_of_the_paper():
             steps.append([-way for way in moved])
             changes.append([after - before for after, before in zip(new, own[client], strict=True)])
             own[client] = [t.detach() for t in new]
+            update = next(u for u in record.updates if u.client == client)
+            assert_models(update.tensors, dict(zip(names, steps[-1], strict=True)), f"update of {client}")
         with torch.no_grad():
             for p, each in zip(model.parameters(), zip(*steps, strict=True), strict=True):
                 p += 0.7 * torch.stack(each).mean(0)

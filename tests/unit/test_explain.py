@@ -72,3 +72,104 @@ def test_a_stated_loss_is_tried_first_and_other_tasks_are_refused():
     told = gh.view(one, [torch.zeros(1, 36), torch.ones(1)], input_shape=SHAPE, task=Regression())
     with pytest.raises(BadValue, match="one class per example"):
         gh.explain(told)
+
+
+BY_BATCH = {
+    "Huber (smooth L1) loss": lambda z, y: F.smooth_l1_loss(z, F.one_hot(y, CLASSES).float()),
+    "margin loss": F.multi_margin_loss,
+    "Kullback-Leibler divergence, mean over batch and classes": lambda z, y: F.kl_div(
+        z.log_softmax(1), F.one_hot(y, CLASSES).float(), reduction="none"
+    ).mean(),
+    "binary cross-entropy with pos_weight = negatives / positives": lambda z, y: (
+        F.binary_cross_entropy_with_logits(
+            z, F.one_hot(y, CLASSES).float(), pos_weight=torch.full((CLASSES,), CLASSES - 1.0)
+        )
+    ),
+    "cross-entropy, summed over the batch": lambda z, y: F.cross_entropy(z, y, reduction="sum"),
+}
+
+
+@pytest.mark.parametrize("words", BY_BATCH)
+def test_other_losses_in_use_have_a_name(words):
+    net, images, labels = setting()
+    update = sent(net, BY_BATCH[words], images, labels, training=True)
+    seen = gh.view(net.eval(), update, input_shape=SHAPE, examples=4)
+    first, second, *_ = gh.explain(seen, examples=(images, labels))
+    assert (first.words, first.reproduced, first.stated) == (words, True, True)
+    assert not second.reproduced
+
+
+def triplet(z, y):
+    """With torch's own module, over all triples."""
+    triples = [
+        (a, p, n)
+        for a in range(len(y)) for p in range(len(y)) for n in range(len(y))
+        if a != p and y[a] == y[p] and y[a] != y[n]
+    ]  # fmt: skip
+    a, p, n = (torch.tensor(one) for one in zip(*triples, strict=True))
+    return nn.TripletMarginLoss(margin=1.0, eps=0.0)(z[a], z[p], z[n])
+
+
+def contrastive(z, y):
+    """Hadsell et al. 2006, pair by pair."""
+    terms = []
+    for i in range(len(y)):
+        for j in range(i + 1, len(y)):
+            d = (z[i] - z[j]).norm()
+            terms.append(d**2 if y[i] == y[j] else (1 - d).clamp_min(0) ** 2)
+    return torch.stack(terms).mean()
+
+
+@pytest.mark.parametrize(
+    ("words", "loss"),
+    [
+        ("triplet loss over all triples, margin 1", triplet),
+        ("contrastive loss over all pairs, margin 1", contrastive),
+    ],
+)
+def test_losses_of_pairs_and_triples_are_named_and_not_repeated(words, loss):
+    net, images, labels = setting()
+    update = sent(net, loss, images, labels, training=True)
+    seen = gh.view(net.eval(), update, input_shape=SHAPE, examples=4)
+    first, second, *_ = gh.explain(seen, examples=(images, labels))
+    assert (first.words, first.reproduced, first.stated) == (words, True, False)
+    assert first.view.terms == seen.terms
+    assert not second.reproduced
+
+
+@pytest.mark.parametrize(
+    ("words", "make"),
+    [
+        ("optimizer Adagrad, learning rate 0.01", torch.optim.Adagrad),
+        ("optimizer RMSprop, learning rate 0.001", lambda p: torch.optim.RMSprop(p, lr=1e-3)),
+        ("optimizer L-BFGS, learning rate 0.1", lambda p: torch.optim.LBFGS(p, lr=0.1)),
+    ],
+)
+def test_optimizers_that_no_terms_state_are_named(words, make):
+    """Two steps of two images, as people write the loop."""
+    net, images, labels = setting()
+    client = copy.deepcopy(net)
+    optimizer = make(client.parameters())
+    for rows in torch.arange(4).split(2):
+
+        def closure(rows=rows):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(client(images[rows]), labels[rows])
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+    change = [(a - b).detach() for a, b in zip(client.parameters(), net.parameters(), strict=True)]
+    seen = gh.view(net, change, input_shape=SHAPE, examples=4, sends="delta", batch_size=2, learning_rate=0.1)
+    first, second, *_ = gh.explain(seen, examples=(images, labels))
+    assert (first.words, first.reproduced, first.stated) == (words, True, False)
+    assert not second.reproduced
+
+
+def test_a_stated_sum_is_reproduced():
+    """It was compared with the mean, and the client's true terms were called wrong."""
+    net, images, labels = setting()
+    update = sent(net, lambda z, y: F.cross_entropy(z, y, reduction="sum"), images, labels, training=True)
+    seen = gh.view(net.eval(), update, input_shape=SHAPE, examples=4, training=Training(reduction="sum"))
+    first = gh.explain(seen, examples=(images, labels))[0]
+    assert (first.words, first.reproduced) == ("cross-entropy", True)

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from pydantic import ValidationError
 
 from glasshouse.attacks.parts.local_steps import LocalSteps
 from glasshouse.attacks.parts.matching.plain import Plain
@@ -130,5 +129,5 @@ def test_an_attack_repeats_steps_in_which_personal_layers_move_too():
 
 
 def test_a_pattern_is_text():
-    with pytest.raises(ValidationError):
+    with pytest.raises(BadValue):
         Training(personal=(1,))

@@ -57,6 +57,24 @@ LOSSES = {
         lambda z, y: ((1 - torch.exp(-F.cross_entropy(z, y, reduction="none"))) ** 1.5
                       * F.cross_entropy(z, y, reduction="none")).mean(),
     ),
+    "huber": (
+        Classification(classes=CLASSES, criterion="huber"),
+        lambda z, y: F.smooth_l1_loss(z, F.one_hot(y, CLASSES).float()),
+    ),
+    "margin": (
+        Classification(classes=CLASSES, criterion="margin"),
+        F.multi_margin_loss,
+    ),
+    "divergence": (
+        Classification(classes=CLASSES, criterion="divergence"),
+        lambda z, y: F.kl_div(z.log_softmax(1), F.one_hot(y, CLASSES).float(), reduction="none").mean(),
+    ),
+    "pos_weight": (
+        Classification(classes=CLASSES, criterion="binary", positive=4.0),
+        lambda z, y: F.binary_cross_entropy_with_logits(
+            z, F.one_hot(y, CLASSES).float(), pos_weight=torch.tensor(4.0)
+        ),
+    ),
     "own": (
         Classification(classes=CLASSES, criterion=OWN),
         lambda z, y: own_loss(z, F.one_hot(y, CLASSES).float()).mean(),
@@ -244,11 +262,13 @@ def test_an_own_loss_that_reduces_over_the_batch_is_refused():
     "wrong",
     [
         {"criterion": "hinge"},
+        {"criterion": "focal", "positive": 2.0},
+        {"criterion": "binary", "positive": 0.0},
         {"criterion": "squared", "weights": (1.0,) * CLASSES},
         {"ignored": (7,)},
         {"ignored": (0, 1, 2, 3, 4)},
     ],
 )
 def test_losses_that_do_not_exist_are_refused(wrong):
-    with pytest.raises(BadValue, match="criterion cross_entropy, binary, squared, focal or module:function"):
+    with pytest.raises(BadValue, match="criterion cross_entropy, binary, squared, focal, huber"):
         Classification(classes=CLASSES, **wrong)

@@ -1,8 +1,9 @@
 """Which loss and which mode explain an update best, where nobody says how the client trained."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, final
+from itertools import product
+from typing import Any, Final, Literal, final
 
 import torch
 from torch import Tensor, nn
@@ -12,15 +13,18 @@ from glasshouse.attacks.parts.matching.distance import ROUNDING, schedule
 from glasshouse.attacks.parts.replica import replica
 from glasshouse.errors import BadValue, GlasshouseError
 from glasshouse.federation.client import LocalTraining
+from glasshouse.federation.unstated import repeat, ways
 from glasshouse.models.build import build, load
 from glasshouse.rng import Rng
-from glasshouse.tasks.base import Task
-from glasshouse.tasks.declare import declared_task
+from glasshouse.tasks.base import Reduction, Task
+from glasshouse.tasks.usual import usual_tasks
 from glasshouse.tensors import difference, norm
 from glasshouse.transcript.view import View
 from glasshouse.wire import Batch, Kind
 
 __all__ = ["Tried", "explain"]
+
+Mode = Literal["evaluation", "training"]
 
 ITERATIONS: Final = 80
 """Of the search for examples that would explain an update; enough to tell losses apart on small networks."""
@@ -28,6 +32,7 @@ APART: Final = 10
 """Errors that differ by less than this factor do not tell two ways apart: focal loss and cross-entropy of an
 untrained network do not differ by more, a wrong mode or family of losses by 100 and more. Set after looking
 at the digits that the results page counts, which therefore do not judge it."""
+_REDUCED: Final = {"sum": "summed over the batch", "mean": "averaged over the batch"}
 REPRODUCED: Final = 1e-3
 """Largest relative error at which the client's own examples reproduce its update."""
 
@@ -42,6 +47,8 @@ class Tried:
         error: of the update, 0 for a perfect match: relative to its norm where the client's own examples were
             given, else 1 minus the cosine of the best examples found.
         view: the same update under these terms, for attacks.
+        stated: terms can state this way, so that attacks repeat it; False: it has a name, and ``view`` has
+            the terms as they were.
         likely: its error is not far above the lowest: ways that cannot be told apart here are all likely.
         reproduced: the client's own examples give this very update; None: they were not given.
     """
@@ -49,6 +56,7 @@ class Tried:
     words: str
     error: float
     view: View
+    stated: bool = True
     likely: bool = False
     reproduced: bool | None = None
 
@@ -64,7 +72,8 @@ def explain(
 
     An attack that repeats another training than the client's looks weak. With the examples of a test client
     the answer is exact. Without, each way gets the same search for examples that would have caused the
-    update: what fits best is likely, and no proof.
+    update: what fits best is likely, and no proof. With them, sums over the batch, losses of pairs and
+    triples, and optimizers that no terms can state are tried, too.
 
     Args:
         seen: of one update, as from :func:`glasshouse.view`; its own terms are tried, too.
@@ -112,6 +121,8 @@ def explain(
                 found.append(Tried(words=words, error=error, view=view, reproduced=error <= REPRODUCED))
         except GlasshouseError:
             continue  # this way cannot be repeated, so it explains nothing
+    if examples is not None:
+        found += _unstated(seen, *examples)
     ranked = sorted(found, key=lambda one: one.error)
     limit = APART * max(ranked[0].error, ROUNDING) if ranked else 0.0
     return tuple(replace(one, likely=one.error <= limit) for one in ranked)
@@ -125,30 +136,94 @@ def _searched(view: View, *, iterations: int, seed: int) -> tuple[Any, ...]:
 
 def _repeated(view: View, inputs: Tensor, labels: Tensor) -> float:
     """The relative error of the update that these examples give, trained on as a client would."""
-    broadcast, update = view.single(subject="explanation of an update")
-    client = replica(view, subject="explanation of an update")
-    is_gradient = update.kind == "gradient"
-    wanted = client.gradient() if is_gradient else client.delta()
-    order = (torch.arange(len(inputs)),) if is_gradient else schedule(client)
-    kind: Kind = "gradient" if is_gradient else "delta"
-    model = build(view.terms.architecture)
-    load(model, broadcast.tensors)
-    train = replace(LocalTraining.of(view.terms, round=update.round), kind=kind, order=order)
-    again = train(model, Batch(inputs=inputs, labels=labels), rng=Rng.root(0)).tensors
-    return norm(difference(again, wanted)) / max(norm(wanted), 1e-30)
+    case = _Case.of(view, inputs, labels)
+    again = case.how(case.model(), case.data, rng=Rng.root(0)).tensors
+    return case.error(again)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Case:
+    """An update, and what its repetition starts from.
+
+    Attributes:
+        view: of one update.
+        how: the training that its terms state, on the rows of ``order``.
+        data: the client's examples.
+        order: rows of every step.
+        wanted: the update.
+    """
+
+    view: View
+    how: LocalTraining
+    data: Batch
+    order: tuple[Tensor, ...]
+    wanted: Mapping[str, Tensor]
+
+    @classmethod
+    def of(cls, view: View, inputs: Tensor, labels: Tensor) -> "_Case":
+        """The case of a view, with the examples behind it."""
+        _, update = view.single(subject="explanation of an update")
+        client = replica(view, subject="explanation of an update")
+        is_gradient = update.kind == "gradient"
+        order = (torch.arange(len(inputs)),) if is_gradient else schedule(client)
+        kind: Kind = "gradient" if is_gradient else "delta"
+        return cls(
+            view=view,
+            how=replace(LocalTraining.of(view.terms, round=update.round), kind=kind, order=order),
+            data=Batch(inputs=inputs, labels=labels),
+            order=order,
+            wanted=client.sent(),  # as it was sent: of a sum no mean
+        )
+
+    def model(self) -> nn.Module:
+        """The network as it was received."""
+        model = build(self.view.terms.architecture)
+        load(model, self.view.single(subject="explanation of an update")[0].tensors)
+        return model
+
+    def error(self, again: Mapping[str, Tensor]) -> float:
+        """Of a repetition, relative to the update's norm."""
+        return norm(difference(again, self.wanted)) / max(norm(self.wanted), 1e-30)
+
+
+def _unstated(seen: View, inputs: Tensor, labels: Tensor) -> Iterator[Tried]:
+    """What no terms can state, each at the rate that fits best, in every mode."""
+    for mode in _modes(seen):
+        training = seen.terms.training.model_copy(update={"mode": mode})
+        case = _Case.of(replace(seen, terms=replace(seen.terms, training=training)), inputs, labels)
+        for way in ways(case.how.kind):
+            rates = dict.fromkeys((seen.terms.learning_rate, *way.rates))
+            errors = {
+                rate: case.error(repeat(way, case.model(), case.data, case.order, how=case.how, rate=rate))
+                for rate in rates
+            }
+            rate = min(errors, key=lambda one: errors[one])
+            words = f"{way.words}, learning rate {rate:g}" if way.optimizer else way.words
+            words = words if len(_modes(seen)) == 1 else f"{words}, mode {mode}"
+            reproduced = errors[rate] <= REPRODUCED
+            yield Tried(words=words, error=errors[rate], view=seen, stated=False, reproduced=reproduced)
+
+
+def _modes(seen: View) -> tuple[Mode, ...]:
+    """Those in which the network behaves differently."""
+    model = build(seen.terms.architecture)
+    normed = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
+    return ("evaluation", "training") if normed else ("evaluation",)
 
 
 def _ways(seen: View, labels: Tensor | None) -> Iterator[tuple[str, View]]:
     """What is in use: every loss, in every mode in which the network behaves differently."""
     terms, agreed = seen.terms, seen.terms.architecture
-    model = build(agreed)
-    modes = ["evaluation"]
-    if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules()):
-        modes.append("training")
+    modes = _modes(seen)
+    # Only a scale tells a sum from a mean, and a search without the examples compares directions.
+    other: Reduction = "sum" if terms.training.reduction == "mean" else "mean"
+    reductions = (terms.training.reduction, other) if labels is not None else (terms.training.reduction,)
     for loss, task in _losses(agreed.task, agreed.classes, labels):
-        for mode in modes:
-            training = terms.training.model_copy(update={"mode": mode})
+        for mode, reduction in product(modes, reductions):
+            training = terms.training.model_copy(update={"mode": mode, "reduction": reduction})
             words = loss if len(modes) == 1 else f"{loss}, mode {mode}"
+            words = words if reduction == terms.training.reduction else f"{words}, {_REDUCED[reduction]}"
             told = replace(terms, architecture=replace(agreed, task=task), training=training)
             rounds = tuple(
                 replace(one, broadcast=replace(one.broadcast, architecture=told.architecture))
@@ -159,18 +234,7 @@ def _ways(seen: View, labels: Tensor | None) -> Iterator[tuple[str, View]]:
 
 def _losses(own: Task, classes: int, labels: Tensor | None) -> Iterator[tuple[str, Task]]:
     """The stated loss and those that are common, each with its name."""
-    settings: dict[str, dict[str, Any]] = {
-        "cross-entropy": {},
-        "label smoothing of 0.1": {"smoothing": 0.1},
-        "binary cross-entropy": {"criterion": "binary"},
-        "mean squared error": {"criterion": "squared"},
-        "focal loss, gamma = 2": {"criterion": "focal"},
-    }
-    if labels is not None:  # weights follow from counts, which nobody knows without the examples
-        counts = labels.bincount(minlength=classes).double()
-        balanced = (len(labels) / (counts.count_nonzero() * counts.clamp_min(1))).tolist()
-        settings["class weights by inverse frequency"] = {"weights": tuple(balanced)}
-    every = {w: declared_task("classification", s, facts={"classes": classes}) for w, s in settings.items()}
+    every = {words: task for words, _, task in usual_tasks(classes, labels)}
     if own not in every.values():
         yield "the stated loss", own
     yield from every.items()

@@ -17,9 +17,10 @@ def schema(
     with importing():
         from glasshouse.data.paths import require_existing
         from glasshouse.data.tables.schema import draft
-        from glasshouse.data.tables.table import drafted, read_frame
+        from glasshouse.data.tables.table import dates_in, drafted, read_frame
 
     path = require_existing(str(table), name=str(table))
-    columns = drafted(read_frame(path, name=str(table)))
-    say(draft(columns, target=target or columns[-1].name))
+    frame = read_frame(path, name=str(table))
+    columns = drafted(frame)
+    say(draft(columns, target=target or columns[-1].name, dates=dates_in(frame)))
     return 0

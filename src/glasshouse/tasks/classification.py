@@ -15,8 +15,9 @@ from glasshouse.outside import limits
 from glasshouse.registry import Card, import_factory
 from glasshouse.rng import Rng
 from glasshouse.tasks.base import LabelSignal, Reduction, Task, Unknown
+from glasshouse.tasks.criteria import CRITERIA, Criterion
 
-CRITERIA: Final = ("cross_entropy", "binary", "squared", "focal")
+NAMES: Final = ("cross_entropy", *CRITERIA)
 """Losses by name; whatever else stands in ``Classification.criterion`` is a function of the user's."""
 CODE: Final = ":"
 """Stands in the name of a function of the user's."""
@@ -35,10 +36,13 @@ class Classification(Task):
         criterion: ``cross_entropy``; ``binary``: binary cross-entropy of every logit against the one-hot
             label, mean over the classes; ``squared``: likewise the squared difference of logit and one-hot
             label, as ``torch.nn.MSELoss``; ``focal``: cross-entropy times (1 − p)^gamma (Lin et al. 2017,
-            arXiv:1708.02002); or a loss of your own, ``module:function``, which is called with outputs (B, K)
-            and one-hot labels (B, K) and returns the loss of each example, (B,). All but the first take
-            neither weights nor smoothing nor ignored classes.
+            arXiv:1708.02002); ``huber``: as ``torch.nn.HuberLoss`` and ``SmoothL1Loss`` of logit and one-hot
+            label; ``margin``: as ``torch.nn.MultiMarginLoss``; ``divergence``: as ``torch.nn.KLDivLoss`` with
+            its default mean over batch and classes; or a loss of your own, ``module:function``, which is
+            called with outputs (B, K) and one-hot labels (B, K) and returns the loss of each example, (B,).
+            All but the first take neither weights nor smoothing nor ignored classes.
         gamma: of ``focal``, >= 0.
+        positive: of ``binary``, ``pos_weight`` of every class, > 0.
 
     Examples:
         >>> task = Classification(classes=3)
@@ -58,6 +62,7 @@ class Classification(Task):
     criterion: str = "cross_entropy"
     gamma: float = 2.0
     ignored: tuple[int, ...] = ()
+    positive: float = 1.0
 
     def __post_init__(self) -> None:
         weighted = len(self.weights) in (0, self.classes) and all(0 <= w < float("inf") for w in self.weights)
@@ -70,15 +75,17 @@ class Classification(Task):
             )
 
         weighs = bool(self.weights or self.smoothing or self.ignored)
-        known = self.criterion in CRITERIA or CODE in self.criterion
+        known = self.criterion in NAMES or CODE in self.criterion
         fits = all(0 <= c < self.classes for c in self.ignored) and len(set(self.ignored)) < self.classes
-        if self.gamma < 0 or not known or not fits or (self.criterion != "cross_entropy" and weighs):
+        signed = 0 < self.positive < float("inf") and (self.positive == 1 or self.criterion == "binary")
+        plain = self.criterion == "cross_entropy" or not weighs
+        if self.gamma < 0 or not (known and fits and signed and plain):
             raise BadValue(
                 "task 'classification'",
-                needs=f"criterion {', '.join(CRITERIA)} or module:function; gamma >= 0; weights, smoothing "
-                "and ignored classes, not all of them, only with cross_entropy",
-                got=f"criterion = {self.criterion}, gamma = {self.gamma}, {len(self.weights)} weights, "
-                f"smoothing = {self.smoothing}, ignored = {self.ignored}",
+                needs=f"criterion {', '.join(NAMES)} or module:function; gamma >= 0; positive > 0, only with "
+                "binary; weights, smoothing and ignored classes, not all of them, only with cross_entropy",
+                got=f"criterion = {self.criterion}, gamma = {self.gamma}, positive = {self.positive}, "
+                f"{len(self.weights)} weights, smoothing = {self.smoothing}, ignored = {self.ignored}",
                 fix="leave weights, smoothing and ignored out, or take cross_entropy",
             )
 
@@ -93,17 +100,21 @@ class Classification(Task):
     @property
     def signal(self) -> LabelSignal | None:
         """Cross-entropy as it is weighted and smoothed; means over the K classes are in units of 1/K."""
-        if self.code:
+        row = self._row
+        if row is None:
+            return None if self.code else LabelSignal(weights=self.factors, smoothing=self.smoothing)
+        if row.unit is None or self.positive != 1:
             return None
-        units = {"binary": 1 / self.classes, "squared": 2 / self.classes}
-        unit = units.get(self.criterion, 1.0)
-        return LabelSignal(unit=unit, weights=self.factors, smoothing=self.smoothing)
+        return LabelSignal(unit=row.unit / self.classes if row.mean else row.unit)
 
     def chances(self, outputs: Tensor) -> Tensor:
-        """Softmax of the logits, the sigmoid of each, or the logits themselves (``squared``)."""
-        if self.criterion == "squared":
-            return outputs
-        return outputs.sigmoid() if self.criterion == "binary" else outputs.softmax(1)
+        """Softmax of the logits, the sigmoid of each (``binary``), or the logits themselves (``squared``)."""
+        return outputs.softmax(1) if self._row is None else self._row.chances(outputs)
+
+    @property
+    def _row(self) -> Criterion | None:
+        """The loss, where it is one of ours that is not cross-entropy."""
+        return CRITERIA.get(self.criterion)
 
     @property
     def outputs(self) -> tuple[int, ...]:
@@ -168,17 +179,12 @@ class Classification(Task):
         )
 
     def _other(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Binary cross-entropy, squared error, focal loss or the user's own, (B,)."""
+        """The loss by its row, or the user's own, (B,)."""
         wanted = labels if labels.is_floating_point() else F.one_hot(labels, self.classes)
         wanted = wanted.to(outputs.dtype)
-        if self.code:
+        if self._row is None:
             return _own_losses(self.code, outputs, wanted)
-        if self.criterion == "binary":
-            return F.binary_cross_entropy_with_logits(outputs, wanted, reduction="none").mean(1)
-        if self.criterion == "squared":
-            return (outputs - wanted).square().mean(1)
-        logs = outputs.log_softmax(1)
-        return -(wanted * (1 - logs.exp()) ** self.gamma * logs).sum(1)
+        return self._row.losses(outputs, wanted, {"gamma": self.gamma, "positive": self.positive})
 
     def scores(self, outputs: Tensor, labels: Tensor, inputs: Tensor) -> Tensor:
         """1 where the class of the largest logit is right, else 0."""

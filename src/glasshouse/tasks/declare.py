@@ -24,7 +24,7 @@ def declared_task(name: str, arguments: Mapping[str, Any], *, facts: Mapping[str
 
     Examples:
         >>> declared_task("classification", {"smoothing": 0.1}, facts={"classes": 3, "length": 8})
-        Classification(classes=3, weights=(), smoothing=0.1, criterion='cross_entropy', gamma=2.0, ignored=())
+        Classification(classes=3, weights=(), smoothing=0.1, criterion='cross_entropy', ...)
     """
     factory = load("tasks", name)
     known = {field.name for field in fields(factory)} if is_dataclass(factory) else set()

@@ -177,7 +177,7 @@ class Replica:
                 got="a gradient",
                 fix="match the gradient itself",
             )
-        return self._sent()
+        return self.sent()
 
     def gradient(self) -> dict[str, Tensor]:
         """The update as one gradient of the mean loss over the B images, also where clients sum losses.
@@ -190,7 +190,7 @@ class Replica:
         """
         share = 1.0 / self._summed()
         if self.update.kind == "gradient":
-            return self._sent() if share == 1.0 else scale_tensors(self._sent(), share)
+            return self.sent() if share == 1.0 else scale_tensors(self.sent(), share)
         check_linear(self.terms, subject=f"the gradient behind the update of client {self.update.client}")
         weight = self.terms.optimizer.weight(round=self.update.round, steps=self.update.steps)
         factor = -share / (self.terms.learning_rate * weight)
@@ -241,7 +241,7 @@ class Replica:
         """Whether the update consists of steps of Adam or AdamW, which are no gradient."""
         return self.update.kind in ("delta", "parameters") and self.terms.optimizer.name != "sgd"
 
-    def _sent(self) -> dict[str, Tensor]:
+    def sent(self) -> dict[str, Tensor]:
         """The update in the precision of the model; it may have been sent in another."""
         return {name: t.to(self.received[name].dtype) for name, t in self.update.tensors.items()}
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Final, final
 
 import torch
 from torch import Tensor
@@ -20,11 +20,12 @@ from torch.nn.modules.dropout import _DropoutNd
 from glasshouse.audit.captured.collect import sent_file
 from glasshouse.audit.simulation.record import TermsCheck
 from glasshouse.federation.client import LocalTraining
+from glasshouse.federation.unstated import Unstated, repeat, ways
 from glasshouse.models.build import build, load
 from glasshouse.rng import Rng
 from glasshouse.settings import Optimizer, covers
 from glasshouse.store import read_tensors
-from glasshouse.tasks.declare import declared_task
+from glasshouse.tasks.usual import usual_tasks
 from glasshouse.tensors import norm, scale_tensors
 from glasshouse.transcript.record import Transcript
 from glasshouse.truth.record import Truth, Used
@@ -77,6 +78,16 @@ class Case:
         how = LocalTraining.of(terms, round=self.broadcast.round)
         after = replace(how, kind="delta", order=order)(model, self.pool, rng=Rng.root(0)).tensors
         return {name: t for name, t in after.items() if name in self.change}
+
+    def error_of(self, way: Unstated, rate: float) -> float:
+        """Relative error of the change by training in a way that no terms can state."""
+        model = build(self.broadcast.architecture)
+        load(model, self.broadcast.tensors)
+        order = [torch.tensor(step) for step in self.used.steps]
+        how = replace(LocalTraining.of(self.terms, round=self.broadcast.round), kind="delta")
+        again = repeat(way, model, self.pool, order, how=how, rate=rate)
+        known = {name: t for name, t in again.items() if name in self.change}
+        return max(0.0, _distance(self.change, known) - self.rounding)
 
     def error(self, terms: Terms) -> float:
         """Relative error of the change by training under ``terms``, beyond what rounding explains."""
@@ -169,6 +180,11 @@ def _suspect(case: Case) -> Suspect:
     for other in (case.terms, *_optimizers(case.terms)):
         if (rate := _fitted_rate(case, other)) is not None:
             return _another_rate(case.terms, other, rate)
+    for way in ways("delta"):
+        for rate in dict.fromkeys((case.terms.learning_rate, *way.rates)):
+            if case.error_of(way, rate) <= TOLERANCE:
+                at = f" with learning_rate {rate:g}" if way.optimizer else ""
+                return f"{way.words}{at} fits, which no terms can state: attacks do not repeat it", ""
     again = case.again(case.terms)
     factor = _share(case.change, again)
     if _distance(case.change, scale_tensors(again, factor)) <= TOLERANCE:
@@ -185,6 +201,10 @@ def _variants(terms: Terms) -> Iterator[tuple[str, str, Terms]]:
         if mode != training.mode:
             other = training.model_copy(update={"mode": mode})
             yield f"training.mode: {mode} fits", f"training.mode={mode}", replace(terms, training=other)
+    reduction = "sum" if training.reduction == "mean" else "mean"
+    other = training.model_copy(update={"reduction": reduction})
+    fix = f"training.reduction={reduction}"
+    yield f"training.reduction: {reduction} fits", fix, replace(terms, training=other)
     # The usual values of loops that are found in practice; a free search would fit anything.
     for key, values in {"clip_norm": CLIPS, "proximal": PULLS}.items():
         for value in values:
@@ -226,20 +246,17 @@ def _losses(case: Case) -> Iterator[tuple[str, str, Terms]]:
     architecture, task = case.terms.architecture, case.terms.architecture.task
     if not task.one_label:
         return
+    # Of the classes that the client holds; a constant factor would be no other loss but another rate.
     labels = case.pool.labels[case.used.rows()]
-    counts = labels.bincount(minlength=architecture.classes).double()
-    balanced = (len(labels) / (counts.count_nonzero() * counts.clamp_min(1))).tolist()
-    settings: dict[str, dict[str, Any]] = {
-        "binary cross-entropy": {"criterion": "binary"},
-        "focal loss, gamma = 2": {"criterion": "focal"},
-        "label smoothing of 0.1": {"smoothing": 0.1},
-        "class weights by inverse frequency": {"weights": tuple(balanced)},
-    }
-    for words, setting in settings.items():
-        other = declared_task("classification", setting, facts={"classes": architecture.classes})
-        ((key, value),) = setting.items()
-        fix = f"task.{key}={json.dumps(value)}"
-        yield f"task: {words} fits", fix, replace(case.terms, architecture=replace(architecture, task=other))
+    for words, settings, other in usual_tasks(architecture.classes, labels, scaled=False):
+        if other != task:
+            stated = [f"task.{key}={json.dumps(value)}" for key, value in settings.items()]
+            fix = " --set ".join(stated or ["task.criterion=cross_entropy"])
+            yield (
+                f"task: {words} fits",
+                fix,
+                replace(case.terms, architecture=replace(architecture, task=other)),
+            )
 
 
 def _fitted_rate(case: Case, terms: Terms) -> float | None:

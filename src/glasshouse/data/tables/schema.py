@@ -6,7 +6,7 @@ the owner widens or merges what would give a person away, and confirms it.
 
 import json
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, final
@@ -126,8 +126,13 @@ def _column(stated: _ColumnFile) -> Column:
     )
 
 
-def draft(columns: Sequence[Column], *, target: str) -> str:
+def draft(columns: Sequence[Column], *, target: str, dates: Collection[str] = ()) -> str:
     """A schema of these columns as TOML, to be read, corrected and confirmed.
+
+    Args:
+        columns: of the table.
+        target: name of the one that is predicted.
+        dates: names of those that hold dates, which are left out, with what to do instead.
 
     Examples:
         >>> text = draft([Column(name="age", kind="integer", low=0, high=90)], target="age")
@@ -140,6 +145,9 @@ def draft(columns: Sequence[Column], *, target: str) -> str:
         "confirmed = false",
     ]
     for column in columns:
+        if column.name in dates:
+            lines += ["", *_left_out(column.name)]
+            continue
         lines += ["", "[[column]]", f"name = {_text(column.name)}", f'kind = "{column.kind}"']
         lines.append(f'role = "{"target" if column.name == target else "feature"}"')
         if column.numeric:
@@ -149,6 +157,19 @@ def draft(columns: Sequence[Column], *, target: str) -> str:
         lines += [f"tolerance = {column.tolerance!r}"] if column.tolerance else []
         lines += ["missing = true"] if column.missing else []
     return "\n".join(lines)
+
+
+def _left_out(name: str) -> list[str]:
+    """The lines of a column of dates: as levels each would name its day, and few people share one."""
+    days = f'(pd.to_datetime(frame[{_text(name)}]) - pd.Timestamp("2000-01-01")).dt.days'
+    return [
+        "# Dates are no levels. To use them, write whole days into the table and draft again, with pandas:",
+        f"# frame[{_text(name)}] = {days}",
+        "[[column]]",
+        f"name = {_text(name)}",
+        'kind = "integer"',
+        'role = "ignored"',
+    ]
 
 
 def _text(value: Any) -> str:

@@ -30,6 +30,8 @@ _ENCODE: Final = (
 )
 _SEPARATORS: Final = (";", "\t", "|")
 _NESTED: Final = (list, tuple, dict, np.ndarray)
+DATE: Final = r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2}))([ T]\d{1,2}:\d{2}.*)?"
+"""A date as tables write it, with a time or without."""
 FIX: Final = "correct the schema or the table; docs/data.md explains both"
 
 
@@ -193,6 +195,19 @@ def drafted(frame: Any) -> list[Column]:
             column = Column(name=str(label), kind=kind, levels=tuple(every), missing=missing)
         columns.append(column)
     return columns
+
+
+def dates_in(frame: Any) -> frozenset[str]:
+    """Names of the columns of a table that hold dates, or dates with a time, and nothing else."""
+    return frozenset(str(label) for label in frame.columns if _holds_dates(frame[label]))
+
+
+def _holds_dates(column: Any) -> bool:
+    texts = column.astype(str).str.strip()
+    present = texts[~(column.isna() | texts.isin(MISSING))]
+    if not len(present) or not present.str.fullmatch(DATE).all():
+        return False
+    return not pd.to_datetime(present, errors="coerce", format="mixed").isna().any()
 
 
 def _bad(name: str, needs: str, got: str, *, fix: str = FIX) -> BadFile:
