@@ -373,6 +373,7 @@ PAGES: dict[str, tuple[Piece, ...]] = {
     "pli": PLI,
     "tables": (
         about(675, "audit", "reproduce/census.toml"),
+        about(80, "audit", "adult-mlp"),
         about(45, "trees", "rows", *CENSUS),
         about(20, "slabs", "--guard", *CENSUS),
     ),

@@ -11,8 +11,9 @@ from glasshouse.data.sources import load
 from glasshouse.data.tables import adult
 from glasshouse.data.tables.schema import read_schema
 from glasshouse.data.tables.table import read_frame
-from glasshouse.errors import BadFile
+from glasshouse.errors import BadFile, BadValue
 from glasshouse.modalities.array import Array
+from glasshouse.modalities.row import Column
 
 pd = pytest.importorskip("pandas")
 
@@ -117,6 +118,53 @@ def test_a_drafted_schema_reads_the_table_once_it_is_confirmed(tmp_path, capsys)
     source = load(f"table:{tmp_path / 'people.csv'}")
     assert [column.kind for column in source.inputs.columns] == ["integer", "categorical", "integer"]
     assert source.class_names == ("no", "yes")
+
+
+def drafted_by(tmp_path, capsys, text, *options):
+    (tmp_path / "any.csv").write_text(text)
+    with pytest.raises(SystemExit) as stop:
+        main(["schema", str(tmp_path / "any.csv"), *options])
+    said = capsys.readouterr()
+    return stop.value.code, said.out + said.err
+
+
+def test_a_draft_leaves_out_what_no_network_should_see(tmp_path, capsys):
+    """Names, numbers of records and empty columns; their values do not stand in what becomes public."""
+    rows = [f"{10**15 + 10_007 * i},,person {i},{i % 3},{i % 2}" for i in range(1000)]
+    text = "\n".join(["number,notes,name,stage,ill", *rows]) + "\n"
+    code, words = drafted_by(tmp_path, capsys, text)
+    assert code == 0
+    for column in ("number", "notes", "name"):
+        assert f'name = "{column}"' in words
+    assert words.count('role = "ignored"') == 3 + 1  # and once in the comment
+    assert "person 7" not in words
+    assert str(10**15) not in words
+    (tmp_path / "any.schema.toml").write_text(words.replace("confirmed = false", "confirmed = true"))
+    assert load(f"table:{tmp_path / 'any.csv'}").inputs.shape == (1,)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "words"),
+    [
+        ("a,b,a,y\n1,2,3,0\n4,5,6,1\n", (), "'a' again"),
+        ("a,,y\n1,2,0\n4,5,1\n", (), "or none"),
+        ("a,b,y\n1,2,0\n4,5,1\n", ("--target", "z"), "a target among a, b, y"),
+    ],
+)
+def test_a_draft_of_columns_that_have_no_name_of_their_own_is_refused(tmp_path, capsys, text, options, words):
+    code, said = drafted_by(tmp_path, capsys, text, *options)
+    assert code == 2
+    assert words in said
+
+
+def test_whole_numbers_that_float32_does_not_tell_apart_need_a_tolerance():
+    """Off by one in ten million they would count as read exactly, and a certificate as true."""
+    with pytest.raises(BadValue, match="a tolerance of at least 2"):
+        Column(name="number", kind="integer", low=0, high=10**7)
+    with pytest.raises(BadValue, match="a tolerance of at least 2048"):
+        Column(name="number", kind="integer", low=2.0**63, high=2.0**63 + 2.0**20)
+    assert Column(name="number", kind="integer", low=0, high=10**7, tolerance=2).resolution == 2
+    assert Column(name="weight", kind="integer", low=12_285, high=1_484_705).resolution < 0.5
 
 
 def saved(tmp_path, **arrays):

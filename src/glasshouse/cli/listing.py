@@ -2,6 +2,7 @@
 
 import inspect
 import tomllib
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
@@ -101,4 +102,37 @@ def _details(group: str, name: str) -> dict[str, Any]:
         for n, default in flat_settings(factory, {}).items()
     }
     described = {**_row(group, name), "details": dict(card(group, name).details)}
-    return {"group": group, **described, "arguments": details, "doc": factory.__doc__ or ""}
+    return {"group": group, **described, "arguments": details, "doc": _doc_of(factory, details)}
+
+
+def _doc_of(factory: Any, shown: Iterable[str]) -> str:
+    """Its docstring, with what its base classes say of settings that it has from them."""
+    own = inspect.cleandoc(factory.__doc__ or "")
+    told, further = explained(own), dict[str, str]()
+    for base in getattr(factory, "__mro__", ())[1:]:
+        said = explained(inspect.cleandoc(base.__doc__ or ""))
+        further |= {name: text for name, text in said.items() if name in shown and name not in told | further}
+    if not further:
+        return own
+    return "\n".join([own, "", "Args of all of its kind:", *further.values()])
+
+
+def explained(doc: str) -> dict[str, str]:
+    r"""The entries of the section ``Args`` of a cleaned docstring, with the lines that go on, by name.
+
+    Examples:
+        >>> explained("Noise.\n\nArgs:\n    std: its size,\n        in units.\n    seed: of it.")
+        {'std': '    std: its size,\n        in units.', 'seed': '    seed: of it.'}
+    """
+    entries: dict[str, str] = {}
+    last = ""
+    for line in doc.partition("Args:\n")[2].splitlines():
+        if not line.startswith("    "):
+            break
+        # A deeper line goes on with the entry above it.
+        if not line.startswith("     "):
+            last = line.split(":")[0].strip()
+            entries[last] = line
+        elif last:
+            entries[last] += "\n" + line
+    return entries

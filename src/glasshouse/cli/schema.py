@@ -22,5 +22,5 @@ def schema(
     path = require_existing(str(table), name=str(table))
     frame = read_frame(path, name=str(table))
     columns = drafted(frame)
-    say(draft(columns, target=target or columns[-1].name, dates=dates_in(frame)))
+    say(draft(columns, target=target or list(columns)[-1].name, dates=dates_in(frame)))
     return 0

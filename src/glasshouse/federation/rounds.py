@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import final
+from typing import Annotated, final
 
 import torch
+from annotated_types import Ge, Le
 from torch import Tensor, nn
 
 from glasshouse.federation.client import LocalTraining, apply_defenses, private
@@ -14,6 +15,7 @@ from glasshouse.federation.secure_sum import SecureSum
 from glasshouse.federation.server_rules import Mean, Screening, ServerRule
 from glasshouse.federation.setting import Answer, Request, Setting
 from glasshouse.interfaces import Recorder, Tamper, traits_if_known
+from glasshouse.limits import Fix, Positive
 from glasshouse.progress import track
 from glasshouse.registry import create
 from glasshouse.rng import Rng
@@ -32,8 +34,8 @@ class ParameterRounds:
     """
 
     dropout: bool = False
-    sum_bits: int = 0
-    sum_bound: float = 1.0
+    sum_bits: Annotated[int, Ge(0), Le(32), Fix("0, or 2 to 32")] = 0
+    sum_bound: Positive = 1.0
 
     def play(
         self, setting: Setting, *, recorder: Recorder, rng: Rng, tamper: Tamper | None = None

@@ -35,6 +35,10 @@ FEWEST_NUMBERS: Final = 3
 """Numbers of a row from which their correlation with another's says something: any two are on a line."""
 GROUPS: Final = 32
 """Parts at most in which rows are compared with one another."""
+STEP: Final = 2e-7
+"""Of a number's range: up to this, numbers are the same; a decoded float32 is exact to 1e-7 of the range."""
+HALF: Final = 0.5
+"""From this resolution on, neighbouring whole numbers cannot be told apart."""
 SLACK: Final = 1e-4
 """Tolerated excess over [0, 1] of an encoded entry: rounding of a normalisation that was undone."""
 
@@ -77,11 +81,24 @@ class Column:
                 got=f"{self.kind}, low = {self.low}, high = {self.high}, {count} levels",
                 fix="correct the schema: glasshouse schema drafts one",
             )
+        if self.kind == "integer" and self.tolerance < self.resolution >= HALF:
+            raise BadValue(
+                f"column '{self.name}'",
+                needs=f"a tolerance of at least {math.ceil(self.resolution)}: neighbouring whole numbers of "
+                "so wide a range are one entry in float32",
+                got=f"tolerance = {self.tolerance:g}, for whole numbers from {self.low:g} to {self.high:g}",
+                fix='set it, narrow the range, or set role = "ignored" for a number of a record',
+            )
 
     @property
     def numeric(self) -> bool:
         """Whether its values are numbers."""
         return self.kind in ("continuous", "integer")
+
+    @property
+    def resolution(self) -> float:
+        """Up to which difference two numbers may be one entry, or one float64."""
+        return max(STEP * (self.high - self.low), math.ulp(max(abs(self.low), abs(self.high))))
 
     @property
     def entries(self) -> int:
@@ -128,8 +145,7 @@ class Column:
         """0 for the same value up to 1, elementwise; a missing value is as far as can be from any other."""
         if self.numeric:
             gap = (left - right).abs()
-            # A decoded float32 is exact to 1e-7 of the range.
-            same = gap <= max(self.tolerance, 2e-7 * (self.high - self.low))
+            same = gap <= max(self.tolerance, STEP * (self.high - self.low))
             apart = gap.div_(self.high - self.low).clamp_max_(1).masked_fill_(same, 0.0)
         else:
             apart = (left != right).double()

@@ -101,6 +101,10 @@ def _steps(federation: Federation, traits: Traits) -> Iterator[Problem]:
     if traits.controls and federation.optimizer.traits - {"sgd", "schedule"}:
         needs = f"plain sgd under {federation.protocol}, whose control variates are mean gradients"
         yield unmet("federation.optimizer", needs, got=", ".join(sorted(federation.optimizer.traits)))
+    for key in sorted({"sum_bits", "sum_bound"} & set(federation.options)):
+        if not federation.secure_sum:
+            needs = "nothing where there is no secure sum, whose masked numbers it rounds"
+            yield unmet(f"federation.options.{key}", needs, got=str(federation.options[key]))
     if traits.singly and federation.secure_sum:
         needs = f"false under {federation.protocol}: its server needs single updates"
         yield unmet("federation.secure_sum", needs, got="true")

@@ -6,7 +6,7 @@ the owner widens or merges what would give a person away, and confirms it.
 
 import json
 import tomllib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, final
@@ -126,16 +126,19 @@ def _column(stated: _ColumnFile) -> Column:
     )
 
 
-def draft(columns: Sequence[Column], *, target: str, dates: Collection[str] = ()) -> str:
+def draft(columns: Mapping[Column, str], *, target: str, dates: Collection[str] = ()) -> str:
     """A schema of these columns as TOML, to be read, corrected and confirmed.
 
     Args:
-        columns: of the table.
+        columns: each with the reason why it is drafted as ``ignored``; empty: it is none.
         target: name of the one that is predicted.
         dates: names of those that hold dates, which are left out, with what to do instead.
 
+    Raises:
+        BadFile: there is no such column.
+
     Examples:
-        >>> text = draft([Column(name="age", kind="integer", low=0, high=90)], target="age")
+        >>> text = draft({Column(name="age", kind="integer", low=0, high=90): ""}, target="age")
         >>> text.splitlines()[-6:]
         ['[[column]]', 'name = "age"', 'kind = "integer"', 'role = "target"', 'low = 0', 'high = 90']
     """
@@ -144,12 +147,26 @@ def draft(columns: Sequence[Column], *, target: str, dates: Collection[str] = ()
         '# set role = "ignored" for what no network sees (names, numbers of records), then confirm.',
         "confirmed = false",
     ]
-    for column in columns:
+    names = [column.name for column in columns]
+    if target not in names:
+        raise BadFile("draft of a schema", needs=f"a target among {', '.join(names[:8])}", got=f"'{target}'",
+                      fix="give --target as it stands in the table's first line")  # fmt: skip
+    for column, reason in columns.items():
         if column.name in dates:
             lines += ["", *_left_out(column.name)]
             continue
-        lines += ["", "[[column]]", f"name = {_text(column.name)}", f'kind = "{column.kind}"']
-        lines.append(f'role = "{"target" if column.name == target else "feature"}"')
+        role = "target" if column.name == target else "ignored" if reason else "feature"
+        lines += [
+            "",
+            *([f"# {reason}"] if reason else []),
+            "[[column]]",
+            f"name = {_text(column.name)}",
+            f'kind = "{column.kind}"',
+        ]
+        lines.append(f'role = "{role}"')
+        # What a network does not see need not be published either.
+        if role == "ignored":
+            continue
         if column.numeric:
             lines += [f"low = {column.low!r}", f"high = {column.high!r}"]
         else:

@@ -1,5 +1,8 @@
 """``table:PATH``: rows of a CSV or Parquet file, with the schema that its owner wrote beside it."""
 
+import csv
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +15,7 @@ from glasshouse.data.paths import require_existing
 from glasshouse.data.shaped.arrays import assemble_examples
 from glasshouse.data.tables.schema import Schema, read_schema
 from glasshouse.errors import BadFile, not_installed
-from glasshouse.modalities.row import Column
+from glasshouse.modalities.row import HALF, Column
 from glasshouse.outside import limits
 from glasshouse.outside.files import shorten
 from glasshouse.registry import Card
@@ -32,6 +35,11 @@ _SEPARATORS: Final = (";", "\t", "|")
 _NESTED: Final = (list, tuple, dict, np.ndarray)
 DATE: Final = r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2}))([ T]\d{1,2}:\d{2}.*)?"
 """A date as tables write it, with a time or without."""
+EMPTY: Final = "it has no value in any row"
+SINGLE: Final = "most of its rows have a level of their own: a name, a date, a number with signs?"
+WIDE: Final = "its neighbouring whole numbers are one entry in float32: the number of a record?"
+FEW: Final = 20
+"""Levels that are no sign of a name."""
 FIX: Final = "correct the schema or the table; docs/data.md explains both"
 
 
@@ -105,6 +113,7 @@ def read_frame(path: Path, *, name: str) -> Any:
             frame = pd.read_parquet(path)
         elif path.suffix == ".csv":
             frame = pd.read_csv(path, dtype=str, keep_default_na=False, skipinitialspace=True)
+            _check_header(path, name)
         else:
             raise _bad(name, "a .csv or .parquet file", f"'{path.suffix}'", fix=_CONVERT)
     except ImportError as error:
@@ -117,6 +126,15 @@ def read_frame(path: Path, *, name: str) -> Any:
         raise _bad(name, "at least one row", "none")
     _check_columns(frame, name)
     return frame
+
+
+def _check_header(path: Path, name: str) -> None:
+    """Refuse two columns of one name, of which pandas renames the second, and a column without one."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        header = [one.strip() for one in next(csv.reader(file, skipinitialspace=True), [])]
+    if repeated := [one for i, one in enumerate(header) if one in header[:i] or not one]:
+        fix = "rename one of them in the first line"
+        raise _bad(name, "a name of its own for every column", f"'{repeated[0]}' again, or none", fix=fix)
 
 
 def _check_columns(frame: Any, name: str) -> None:
@@ -170,9 +188,13 @@ def _targets(frame: Any, column: Column, name: str) -> NDArray[Any]:
     return values.astype(np.float32 if column.numeric else np.int64)
 
 
-def drafted(frame: Any) -> list[Column]:
-    """A column of the schema for every column of a table, from its own values."""
-    columns = []
+def drafted(frame: Any) -> dict[Column, str]:
+    """A column of the schema for every column of a table, from its own values.
+
+    Returns:
+        Each with the reason why no network should see it as it is; empty: none.
+    """
+    columns: dict[Column, str] = {}
     for label in frame.columns:
         texts = frame[label].astype(str).str.strip()
         absent = frame[label].isna() | texts.isin(MISSING)
@@ -182,18 +204,22 @@ def drafted(frame: Any) -> list[Column]:
         missing = bool(absent.any())
         if len(numbers) and not numbers.isna().any() and numbers.max() > numbers.min() and len(levels) > 2:
             kind: Any = "integer" if bool((numbers == numbers.round()).all()) else "continuous"
-            column = Column(
+            wide = Column(
                 name=str(label),
-                kind=kind,
+                kind="continuous",
                 low=float(numbers.min()),
                 high=float(numbers.max()),
                 missing=missing,
             )
+            coarse = math.ceil(wide.resolution) if kind == "integer" and wide.resolution >= HALF else 0
+            column = replace(wide, kind=kind, tolerance=float(coarse))
+            reason = WIDE if coarse else ""
         else:
-            every = levels if len(levels) > 1 else (*levels, "other")
+            every = levels if len(levels) > 1 else (*levels, "other") if levels else ("none", "other")
             kind = "binary" if len(every) == 2 else "categorical"
             column = Column(name=str(label), kind=kind, levels=tuple(every), missing=missing)
-        columns.append(column)
+            reason = SINGLE if len(levels) > max(FEW, len(present) / 2) else "" if levels else EMPTY
+        columns[column] = reason
     return columns
 
 

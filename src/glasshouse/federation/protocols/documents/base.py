@@ -11,6 +11,7 @@ from glasshouse.errors import BadValue
 from glasshouse.federation.setting import Setting
 from glasshouse.formats.carried import NAME, bytes_of, tensor_of
 from glasshouse.interfaces import Recorder, Tamper, Traits
+from glasshouse.limits import Natural
 from glasshouse.modalities.row import Row
 from glasshouse.progress import track
 from glasshouse.rng import Rng
@@ -137,8 +138,8 @@ class Reports:
         leaves: people who leave each site before every further round.
     """
 
-    joins: int = 0
-    leaves: int = 0
+    joins: Natural = 0
+    leaves: Natural = 0
 
     def passes(self, rounds: int) -> int:
         """Number of passes over a client's private data in a run: one per round."""

@@ -17,6 +17,7 @@ from glasshouse.formats.carried import NAME, tensor_of
 from glasshouse.formats.records import Newton
 from glasshouse.formats.tabular import document_of
 from glasshouse.interfaces import Recorder, Tamper, Traits
+from glasshouse.limits import Positive
 from glasshouse.progress import track
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -42,8 +43,8 @@ class NewtonProtocol:
         advice="let only the sum over all sites be seen, or wait until a site has more rows than columns",
     )
 
-    damping: float = 0.8
-    ridge: float = 1.0
+    damping: Positive = 0.8
+    ridge: Positive = 1.0
 
     def passes(self, rounds: int) -> int:
         """Number of passes over a client's private data in a run: one per round."""

@@ -7,9 +7,10 @@ In cyclic training the whole model goes round.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import Annotated, Any, ClassVar, Literal, final
 
 import torch
+from annotated_types import Ge, Le
 from torch import Tensor
 
 from glasshouse.errors import BadValue, not_installed
@@ -18,6 +19,7 @@ from glasshouse.federation.setting import Setting
 from glasshouse.formats.carried import NAME, tensor_of
 from glasshouse.formats.xgboost import append_trees
 from glasshouse.interfaces import Recorder, Tamper, Traits
+from glasshouse.limits import Count, Fix, Fraction, NotNegative, Share
 from glasshouse.progress import track
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -47,16 +49,16 @@ class Boosting:
             they are, in captures of apps that encode nothing.
     """
 
-    trees: int = 1
-    max_depth: int = 6
-    eta: float = 0.3
-    reg_lambda: float = 1.0
-    min_child_weight: float = 1.0
-    subsample: float = 1.0
-    base_score: float = 0.0
-    max_bin: int = 256
-    reg_alpha: float = 0.0
-    units: str = "encoded"
+    trees: Count = 1
+    max_depth: Annotated[int, Ge(1), Le(32), Fix("XGBoost's own default is 6")] = 6
+    eta: Annotated[Fraction, Fix("XGBoost's own default is 0.3")] = 0.3
+    reg_lambda: NotNegative = 1.0
+    min_child_weight: NotNegative = 1.0
+    subsample: Annotated[Fraction, Fix("1 for all rows")] = 1.0
+    base_score: Annotated[Share, Fix("0 for each client's own share")] = 0.0
+    max_bin: Annotated[int, Ge(2), Le(2**16), Fix("XGBoost's own default is 256")] = 256
+    reg_alpha: NotNegative = 0.0
+    units: Literal["encoded", "raw"] = "encoded"
 
     def passes(self, rounds: int) -> int:
         """Number of passes over a client's private data in a run: one per tree."""

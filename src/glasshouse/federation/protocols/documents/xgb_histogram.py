@@ -24,6 +24,7 @@ from glasshouse.formats.carried import NAME, tensor_of
 from glasshouse.formats.records import LEAF, Histograms, Node
 from glasshouse.formats.tabular import document_of
 from glasshouse.interfaces import Recorder, Tamper, Traits
+from glasshouse.limits import Fraction, NotNegative
 from glasshouse.modalities.row import Row
 from glasshouse.progress import track
 from glasshouse.registry import Card
@@ -58,9 +59,9 @@ class XgbHistogram:
     )
 
     max_depth: int = 4
-    eta: float = 0.3
-    reg_lambda: float = 1.0
-    min_child_weight: float = 1.0
+    eta: Fraction = 0.3
+    reg_lambda: NotNegative = 1.0
+    min_child_weight: NotNegative = 1.0
     base_score: float = 0.5
     max_bin: int = 64
 
