@@ -6,8 +6,10 @@ import torch
 from tests.verdicts.audits import normal
 from tests.verdicts.bench import SHAPE, Bench, batch, bench, textured
 
-from glasshouse.audit.scoring.judging.recognition import CHANGES, recognised_form
+from glasshouse.audit.scoring.judging.policy import state_of_gain
+from glasshouse.audit.scoring.judging.recognition import CHANGES, CROSSED, recognised_form
 from glasshouse.metrics.statistics.recognised import dependence_p
+from glasshouse.metrics.tables.rows import RowsExact
 from glasshouse.modalities.row import Column, Row
 from glasshouse.modalities.sentence import Sentence
 from glasshouse.results.judgement import ONE_SIDE
@@ -103,7 +105,7 @@ SENTENCES_OF_ALL = {
 
 def form(made, changed, seed: int) -> str:
     one, one.claims = made(np.random.default_rng(seed), changed)
-    return recognised_form([one.run()], level=ONE_SIDE)
+    return recognised_form(RowsExact(), [one.run()], level=ONE_SIDE)
 
 
 @pytest.mark.parametrize("kind", ROWS)
@@ -134,7 +136,7 @@ def test_pictures_whose_pixels_are_in_another_order_are_noticed():
     one.claims = (one.private.inputs.flatten(1)[:, order] + normal(N, random, 0.05).flatten(1)).reshape(
         N, *SHAPE
     )
-    assert recognised_form([one.run()], level=ONE_SIDE) == CHANGES
+    assert recognised_form(RowsExact(), [one.run()], level=ONE_SIDE) == CHANGES
 
 
 @pytest.mark.parametrize("made", [of_rows, of_sentences])
@@ -156,18 +158,67 @@ def test_what_is_known_by_the_label_alone_is_no_form():
         (shapes[torch.arange(400) % 4] + normal(400, random, 0.05)).clamp(0, 1), torch.arange(400) % 4
     )
     one.claims = (shapes[labels] + normal(N, random, 0.05)).clamp(0, 1)
-    assert recognised_form([one.run()], level=ONE_SIDE) == ""
+    assert recognised_form(RowsExact(), [one.run()], level=ONE_SIDE) == ""
+
+
+EXCHANGED = {
+    "a number for a number": lambda own, other: torch.cat([other[:, :3], own[:, :1], other[:, 4:]], 1),
+    "a category for a number": lambda own, other: torch.cat([other[:, :6], (own[:, 1:2] / 18).floor()], 1),
+}
+
+
+@pytest.mark.parametrize("kind", EXCHANGED)
+def test_a_column_under_the_name_of_another_is_noticed(kind):
+    assert form(of_rows, EXCHANGED[kind], 1) == CROSSED
+
+
+def labels_read(seed: int, renamed, *, n: int = 20, size: int = 4) -> Bench:
+    """A federation of updates of four examples, and how many examples of each label are claimed of them."""
+    random = np.random.default_rng(seed)
+    own, others = (torch.from_numpy(random.integers(0, 6, n * size)) for _ in range(2))
+    parts = [batch(textured(count, random)) for count in (n * size, 200, 120)]
+    parts[0].labels[:] = own
+    parts[2].labels[:] = torch.arange(120) % 6
+    one = Bench(
+        private=parts[0], claims=None, heldout=parts[1], auxiliary=parts[2],
+        metrics=("label_accuracy",), examples=size,
+    )  # fmt: skip
+    one.called = torch.stack([torch.bincount(part, minlength=6) for part in renamed(own, others).split(size)])
+    return one
+
+
+def test_labels_under_other_names_are_no_silence():
+    """Every label is read, and each said under the name of the next: no limit on labels may hold."""
+    finding = labels_read(1, lambda own, others: (own + 1) % 6).finding()
+    assert finding.verdict == "not shown"
+    assert CHANGES in finding.reason
+    state, why = state_of_gain(finding, 0.3, (), refused=False, best=1.0)
+    assert (state, CHANGES in why) == ("undecided", True)
+
+
+def test_labels_that_were_guessed_let_a_limit_hold():
+    """Other labels, and those of the next client: at a level of 0.025."""
+    guesses = [lambda own, others: others, lambda own, others: own.roll(4)]
+    found = [labels_read(seed, guess).finding() for guess in guesses for seed in range(3)]
+    assert sum(CHANGES in " ".join(one.lacks) for one in found) <= 1
+
+
+def test_labels_that_leak_are_said_to_leak():
+    finding = labels_read(1, lambda own, others: own).finding()
+    assert finding.verdict == "leaks"
+    assert CHANGES not in " ".join(finding.lacks)
 
 
 def test_the_level_of_dependence_is_that_of_its_orders():
-    """Of samples without any dependence, in two federations of two parts."""
+    """Of samples without any dependence, in two federations of four parts."""
     random = np.random.default_rng(6)
 
-    def sample() -> float:
-        x = random.standard_t(2, size=(2, 2, 2, 12))
+    def sample() -> tuple[float, float]:
+        x = random.standard_t(2, size=(2, 4, 2, 12))
         blocks = np.abs(x[..., None] - x[..., None, :])
         strata = [np.arange(12) % 2] * 2
         return dependence_p(list(blocks), strata, rng=Rng.root(int(random.integers(2**31))))
 
-    hits = sum(sample() <= 0.1 for _ in range(60))
-    assert 1 <= hits <= 13
+    hits = (np.array([sample() for _ in range(60)]) <= 0.1).sum(0)
+    assert (hits >= 1).all()
+    assert (hits <= 13).all()

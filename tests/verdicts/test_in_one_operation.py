@@ -56,11 +56,14 @@ def test_covariances_of_all_parts_are_the_sums_over_every_pair():
     apart = apart + apart.swapaxes(2, 3)
     orders = np.array([range(5), random.permutation(5), random.permutation(5)])
     parts = [(claims, truths) for claims, truths in apart]
-    slow = [
-        [
-            (recognised._centred(claims) * recognised._centred(truths)[np.ix_(order, order)]).sum()
-            for claims, truths in parts
-        ]
-        for order in orders
-    ]
-    np.testing.assert_allclose(recognised._covariances(parts, orders), slow, rtol=1e-12)
+    np.testing.assert_allclose(
+        recognised._covariances(parts, orders),
+        [slow_covariances(parts, order) for order in orders],
+        rtol=1e-12,
+    )
+
+
+def slow_covariances(parts, order):
+    """Of one order, the sum over all pairs of victims, part by part."""
+    left, right = ([recognised._centred(pair[side]) for pair in parts] for side in (0, 1))
+    return [[(one * other[np.ix_(order, order)]).sum() for other in right] for one in left]

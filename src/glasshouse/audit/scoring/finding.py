@@ -27,8 +27,15 @@ from glasshouse.audit.scoring.gains import (
     with_chance,
 )
 from glasshouse.audit.scoring.judging.certificate import SEARCHED, certificate_of
-from glasshouse.audit.scoring.judging.recognition import holds_copy, recognised_form
-from glasshouse.audit.scoring.judging.verdict import BEYOND_SMALL, NOT_PLANTED, Decision, Evidence, decide
+from glasshouse.audit.scoring.judging.recognition import COUNTED, holds_copy, recognised_form
+from glasshouse.audit.scoring.judging.verdict import (
+    BEYOND_SMALL,
+    NOT_PLANTED,
+    UNBOUNDED,
+    Decision,
+    Evidence,
+    decide,
+)
 from glasshouse.audit.scoring.read import Run
 from glasshouse.audit.scoring.score import ScoredMetric
 from glasshouse.audit.scoring.table import Crossing, Table
@@ -186,10 +193,14 @@ def _decision(evidence: Evidence, runs: Sequence[Run]) -> Decision:
 
     That is asked last, since it compares every claim with every example, in several forms.
     """
-    decision = decide(evidence)
-    if not set(decision.lacks) <= {BEYOND_SMALL, NOT_PLANTED}:
+    decision, metric = decide(evidence), evidence.metric
+    # Of labels nothing bounds who comes out, and yet a limit may hold; where they leak, the metric says it.
+    labels = metric.against == COUNTED and decision.verdict != "leaks"
+    lacks = {reason for reason in decision.lacks if not (labels and reason.startswith(UNBOUNDED))}
+    if not lacks <= {BEYOND_SMALL, NOT_PLANTED}:
         return decision
-    form, copy = recognised_form(runs, level=ONE_SIDE), holds_copy(runs, level=ONE_SIDE)
+    form = recognised_form(metric, runs, level=ONE_SIDE)
+    copy = not labels and holds_copy(runs, level=ONE_SIDE)
     return decide(replace(evidence, other_form=form, holds_copy=copy)) if form or copy else decision
 
 

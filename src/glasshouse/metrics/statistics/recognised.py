@@ -48,8 +48,10 @@ def recognised_p(first: ArrayLike, chances: ArrayLike) -> float:
     return float(min(1.0, distribution[int(hits.sum()) :].sum()))
 
 
-def dependence_p(blocks: Sequence[Sequence[Pair]], strata: Sequence[NDArray[np.int64]], *, rng: Rng) -> float:
-    """The p-value of "what is claimed does not depend on whom it is about".
+def dependence_p(
+    blocks: Sequence[Sequence[Pair]], strata: Sequence[NDArray[np.int64]], *, rng: Rng
+) -> tuple[float, float]:
+    """The p-values of "what is claimed does not depend on whom it is about", in the same part and in another.
 
     The distance covariance of claims and truths is large where one depends on the other in any way, also
     where no claim is like its truth: inverted, of other scales, under other names of the values. It is
@@ -64,7 +66,7 @@ def dependence_p(blocks: Sequence[Sequence[Pair]], strata: Sequence[NDArray[np.i
         rng: stream of the orders.
 
     Returns:
-        The one-sided p-value; 1 where no two victims of a stratum can be exchanged.
+        XX
 
     Source:
         Szekely, Rizzo & Bakirov 2007, "Measuring and testing dependence by correlation of distances", Annals
@@ -75,20 +77,28 @@ def dependence_p(blocks: Sequence[Sequence[Pair]], strata: Sequence[NDArray[np.i
         >>> x = np.arange(12.0)
         >>> apart = np.abs(x[:, None] - x[None])
         >>> one = np.zeros(12, dtype=np.int64)
-        >>> dependence_p([[(apart / 2, apart)]], [one], rng=Rng.root(0)) < 0.01
-        True
+        >>> dependence_p([[(apart / 2, apart)]], [one], rng=Rng.root(0))
+        (0.001, 1.0)
         >>> dependence_p([[(0 * apart, apart)]], [one], rng=Rng.root(0))
-        1.0
+        (1.0, 1.0)
     """
     random = np.random.default_rng(rng.seed())
-    # The first row is the order as it is.
-    sums = np.zeros((1 + ORDERS, max((len(parts) for parts in blocks), default=0)))
+    count = max((len(parts) for parts in blocks), default=0)
+    sums = np.zeros((1 + ORDERS, count, count))  # the first row is the order as it is
     for parts, labels in zip(blocks, strata, strict=True):
         orders = np.tile(np.arange(len(labels)), (1 + ORDERS, 1))
         for label in np.unique(labels):
             among = np.flatnonzero(labels == label)
             orders[1:, among] = random.permuted(orders[1:, among], axis=1)
-        sums[:, : len(parts)] += _covariances(parts, orders)
+        sums[:, : len(parts), : len(parts)] += _covariances(parts, orders)
+    same = np.eye(count, dtype=bool)
+    other = ~same
+    other[:1], other[:, :1] = False, False
+    return _largest_p(sums[:, same]), _largest_p(sums[:, other])
+
+
+def _largest_p(sums: Numbers) -> float:
+    """The p-value of the largest of several sums, (orders, parts), in units of their spreads."""
     # The same terms in another order are ties, and a part that does not change says nothing.
     spread = sums.std(0)
     varies = spread > 1e-9 * np.abs(sums).max(0, initial=0.0)
@@ -99,7 +109,10 @@ def dependence_p(blocks: Sequence[Sequence[Pair]], strata: Sequence[NDArray[np.i
 
 
 def _covariances(parts: Sequence[Pair], orders: NDArray[np.int64]) -> Numbers:
-    """The sum of the products of centred distances under every order of the truths, (orders, parts)."""
+    """The sums of products of centred distances under every order of the truths, (orders, parts, parts).
+
+    Of every part of the claims with every part of the truths.
+    """
     count = orders.shape[1]
     left, right = (np.stack([_centred(pair[side]) for pair in parts], axis=2) for side in (0, 1))
     # Distances are symmetric: half of them, and the diagonal. All parts of a pair are neighbours in memory.
@@ -108,8 +121,7 @@ def _covariances(parts: Sequence[Pair], orders: NDArray[np.int64]) -> Numbers:
     found = []
     for order in orders:
         moved = everything.take(order[first] * count + order[second], axis=0)
-        twice = 2 * np.einsum("mp,mp->p", halves, moved)
-        found.append(twice + np.einsum("ip,ip->p", left[own, own], right[order, order]))
+        found.append(2 * halves.T @ moved + left[own, own].T @ right[order, order])
     return np.stack(found)
 
 

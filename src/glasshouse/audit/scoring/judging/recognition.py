@@ -11,38 +11,52 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
+from glasshouse.audit.scoring.pair import pair_claims
 from glasshouse.audit.scoring.read import Run
-from glasshouse.audit.scoring.table import SHIFT_HELDOUT, claims_about_examples
+from glasshouse.audit.scoring.table import MOST_VICTIMS, SHIFT_HELDOUT, claims_about_examples
+from glasshouse.metrics.base import Metric
 from glasshouse.metrics.statistics.recognised import Pair, dependence_p, recognised_p
 from glasshouse.metrics.statistics.strangers import copied_p
 from glasshouse.metrics.statistics.units import Numbers
 from glasshouse.modalities.base import Modality
 
-__all__ = ["CHANGES", "holds_copy", "recognised_form"]
+__all__ = ["CHANGES", "COUNTED", "CROSSED", "holds_copy", "recognised_form"]
 
 CHANGES: Final = "they change with the victim"
+CROSSED: Final = "a part of them changes with another part of the victim"
+ENOUGH: Final = 2
+"""Parts, the whole example among them, up to which there are none to take for one another."""
+COUNTED: Final = "counts"
+"""Claims about an update as a whole: how many of its examples have each label."""
 
 
-def recognised_form(runs: Sequence[Run], *, level: float) -> str:
+def recognised_form(metric: Metric, runs: Sequence[Run], *, level: float) -> str:
     """The form in which claims are most like their own victims, in words; "": in none that is known.
 
     Every claim is compared with its own examples, and with private examples of others and held-out ones of
     the same label. Beside all forms that are known, claims may change with their victims in any other. The
-    level is shared by the forms.
+    level is shared by the forms. Of counts of labels only the last is asked: they may have other names.
 
     Args:
+        metric: that sees nothing in the claims.
         runs: of one attack.
         level: of the test.
     """
+    counted = metric.against == COUNTED
     trials: dict[str, list[tuple[bool, float]]] = {}
-    for run in runs:
+    for run in () if counted else runs:
         for form, first, chance in _trials(run):
             trials.setdefault(form, []).append((first, chance))
     p_values = {form: recognised_p(*map(np.array, zip(*rows, strict=True))) for form, rows in trials.items()}
-    if blocks := [block for run in runs if (block := _apart(run)) is not None]:
+    asked = (_counted_apart(metric, run) if counted else _apart(run) for run in runs)
+    if blocks := [block for block in asked if block is not None]:
         parts, strata = zip(*blocks, strict=True)
-        p_values[CHANGES] = dependence_p(parts, strata, rng=runs[0].book.rng.child("dependence"))
+        same, other = dependence_p(parts, strata, rng=runs[0].book.rng.child("dependence"))
+        p_values[CHANGES] = same
+        if max(map(len, parts)) > ENOUGH:
+            p_values[CROSSED] = other
     form = min(p_values, key=lambda name: p_values[name], default="")
     return form if form and p_values[form] * len(p_values) <= level else ""
 
@@ -62,6 +76,20 @@ def _apart(run: Run) -> tuple[list[Pair], NDArray[np.int64]] | None:
     sides = ([inputs for _, _, inputs in claims], [batch.inputs for batch in batches])
     left, right = (_between(side, modality) for side in sides)
     return list(zip(left, right, strict=True)), strata
+
+
+def _counted_apart(metric: Metric, run: Run) -> tuple[list[Pair], NDArray[np.int64]] | None:
+    """As :func:`_apart`, of claimed and true counts of labels: updates of one size are exchanged."""
+    # The same private data in another round are the same victim.
+    pairs = {one.victim: one for one in pair_claims(run.claims, metric, run.ground) if one.answered}
+    every = (one.own for one in list(pairs.values())[:MOST_VICTIMS])
+    sides = [(own.claimed, own.truth) for own in every if own is not None]
+    sizes = np.array([int(truth.sum()) for _, truth in sides], dtype=np.int64)
+    if len(np.unique(sizes)) == len(sides):
+        return None
+    # Claims may name labels that no other one does.
+    left, right = (pad_sequence(list(side), batch_first=True).double() for side in zip(*sides, strict=True))
+    return [(torch.cdist(left, left, p=1).numpy(), torch.cdist(right, right, p=1).numpy())], sizes
 
 
 def _between(sets: Sequence[Tensor], modality: Modality) -> Iterator[Numbers]:
