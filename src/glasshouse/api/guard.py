@@ -279,6 +279,7 @@ def tensors_of(model: Received, names: Sequence[Sequence[str]] = ()) -> Mapping[
     if isinstance(model, nn.Module):
         return state(model)
     weights: Any = read_weights(Path(model)) if isinstance(model, str | Path) else model
+    # What has no names is saved by position (0, 1, ... or arr_0, ...): it is a list.
     if isinstance(weights, Mapping) and weights and all(_POSITION.fullmatch(str(key)) for key in weights):
         weights = [weights[key] for key in sorted(weights, key=lambda k: int(str(k).removeprefix("arr_")))]
     if isinstance(weights, Lazy):
@@ -294,6 +295,7 @@ def tensors_of(model: Received, names: Sequence[Sequence[str]] = ()) -> Mapping[
             else f"the class {weights.__name__}",
             fix=_GIVE,
         )
+    # Names are lent to a list by the first known order that is as long.
     tensors = [_tensor(value, f"number {i}") for i, value in enumerate(weights)]
     numbered = [_name(i, t) for i, t in enumerate(tensors)]
     own = next((order for order in names if len(order) == len(tensors)), numbered)

@@ -111,6 +111,7 @@ def preflight_in_sum(
     _check_cohort(inputs, others[0], clients)
     train = _training(update, model, (inputs, labels), kind=kind, train=train)
     own = Examples.behind(update, model, Own(inputs=inputs, targets=labels), kind=kind, watched=watched)
+    # The server's sum is not known here: others' updates are made as this client makes its own.
     parts, updates = [own], [update]
     batches = zip(*(torch.split(t, len(labels)) for t in others), strict=True)
     for (some, classes), _ in zip(batches, range(clients - 1), strict=False):
@@ -120,6 +121,7 @@ def preflight_in_sum(
         updates.append(sent)
     everyone = _join(parts, updates)
     in_sum = everyone.find_in(_add(updates))
+    # What stands in the sum without this update is not its doing.
     anyway = {(leak.example, leak.what) for leak in everyone.find_in(_add(updates[1:])).leaks}
     own_leaks = (leak for leak in in_sum.leaks if leak.example < len(labels))
     return SumPreflight(
@@ -155,6 +157,7 @@ def _check_cohort(inputs: Tensor, others: Tensor, clients: int) -> None:
             got=f"{len(others)}",
             fix=more if possible < 2 else f"{more}, or ask for clients={possible}",
         )
+    # An own example among the others' would count as theirs, and what shows it as no leak.
     known = {t.numpy().tobytes() for t in inputs.detach().cpu()}
     shared = sum(t.numpy().tobytes() in known for t in others.detach().cpu())
     if shared:

@@ -205,9 +205,11 @@ class Examples:
                 got=f"'{kind}' of {', '.join(list(update)[:3]) or 'nothing'}",
                 fix="subtract what was received from the parameters that are sent",
             )
+        # In the mode in which the client trains: the other one answers to other rows.
         pursued = pursue(in_mode(model, TRAINING if model.training else EVALUATION), own, memory)
         if isinstance(model, ReadsSentences):
             return cls(labels=labels, kind=kind, pursued=pursued, sentences=(model, inputs))
+        # What was watched is what happened. To pass the batch through again is exact for one step alone.
         seen = watched.layers(model, inputs) if watched is not None else None
         traces = _pass_through(update, model, inputs, labels, kind) if seen is None else seen
         return cls(
@@ -244,12 +246,14 @@ class Examples:
         if self.sentences is not None:
             return self._in_sentences(update, *self.sentences)
         assert self.head is not None
+        # Several rows may show one example: the one that shows most of it stands for all.
         leaks: dict[tuple[int, What], Leak] = {}
         for one in self.layers:
             rows, bias = (update.get(one.trace.named(part)) for part in ("weight", "bias"))
             for leak in () if rows is None else find_examples(rows, one, bias=bias, recognised=recognised):
                 key = leak.example, one.what
                 leaks[key] = min(leaks.get(key, leak), leak, key=lambda known: known.missing)
+        # An input that a single layer shows is not told a second time as a combination of rows.
         named = {leak.example for leak in leaks.values() if leak.what == "input"}
         pursued = [] if self.pursued is None else self.pursued.find_in(_in_range(update))
         fixed = [leak for leak in pursued if leak.example not in named]

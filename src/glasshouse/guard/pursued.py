@@ -156,6 +156,7 @@ class Pursued:
 
         The search is made anew for every update: where rows were dropped, others may take their place.
         """
+        # Updates of earlier rounds are further tensors: a server may combine their rows with these.
         past = {
             f"{name}{ago(rounds)}": t
             for rounds, update in enumerate(self.sent, 1)

@@ -127,6 +127,7 @@ def preflight_sentences(
 
 def _look(rows: Tensor, model: ReadsSentences, inputs: Tensor, real: Tensor) -> SentencePreflight:
     places = torch.arange(inputs.shape[1], device=inputs.device).expand(inputs.shape)
+    # With learned positions, a token at another place is another input; rotary ones leave it the same.
     kinds = inputs if model.anatomy.rotary else inputs * inputs.shape[1] + places
     tokens = len(torch.unique(kinds[real]))
     width = rows.shape[1]

@@ -127,6 +127,7 @@ def vectors_of(tensors: Mapping[str, Tensor]) -> list[Vectors]:
             continue
         t = tensors[name].detach().cpu()
         rows = t.flatten(1) if kind == "convolution" else t.reshape(1, -1)
+        # The entropy of a short row is low by chance.
         measured = rows if rows.shape[1] >= SMALLEST else rows[:0]
         vectors.append(
             Vectors(

@@ -315,11 +315,13 @@ def _stated(sends: Documents, name: str, value: object) -> list[Statistic]:
     owners = [c for c in sends.rows.columns if name == c.name or name.startswith(f"{c.name}_")]
     if not owners:
         return []
+    # The longest name that fits: 'age_group_mean' is about 'age_group', not about 'age'.
     column = max(owners, key=lambda one: len(one.name))
     if isinstance(value, list | tuple):
         return _bins(sends, column, name, [float(v) for v in value])
     words = name.removeprefix(column.name).strip("_")
     suffixes = {**_SUFFIXES, **sends.meaning}
+    # The caller's meanings first: they are there to overrule ours.
     what = next((suffixes[s] for s in (*sends.meaning, *_SUFFIXES) if words.endswith(s)), None)
     if what is None or not isinstance(value, int | float):
         return []

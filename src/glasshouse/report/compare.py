@@ -253,6 +253,7 @@ def _change(before: Reading, after: Reading, *, decides: bool) -> Change:
     """What became of a finding that is in both results."""
     a, b = before.finding, after.finding
     disjoint = _apart(a, b)
+    # A new verdict is said first. Under one verdict, numbers differ where their intervals are apart.
     if a.verdict != b.verdict:
         said = WORSE if b.verdict in OUT else f"now: {b.verdict}"
     elif disjoint:

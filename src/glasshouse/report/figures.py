@@ -195,6 +195,7 @@ def trade(readings: Sequence[Reading], utility: Sequence[UtilityReading]) -> Tra
     ]
     if not usable:
         return None
+    # One axis can carry one metric.
     metric = min(r.quoted for r in usable)
     pairs = []
     for u in sorted(utility, key=lambda u: -u.utility.value):

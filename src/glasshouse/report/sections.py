@@ -73,6 +73,7 @@ def sections(readings: Readings, stories: Sequence[Story], run: Path, *, show_pr
     for i, name in enumerate(readings.result.scenarios, start=1):
         own = readings.of(name)
         card = next(iter(own.result.threats), None)
+        # Private data are in clear only where they are public anyhow, or on demand.
         show = show_private or (card is not None and card.data_public)
         pieces = [_show(e, own.result.exhibits, run, cards, show=show) for e in own.result.exhibits]
         drawings = [s for s in pieces if isinstance(s, Shown)]

@@ -51,6 +51,7 @@ def brief(result: Result) -> Group:
     answer, found, kinds = overall(readings), leaks(readings), matrix(readings)
     parts: list[RenderableType] = [heading(answer.text, answer.kind or "")]
     parts.append(line(sentence(found, kinds, len(result.scenarios)) or answer.qualification))
+    # Leaks come first, because lines beyond the screen are only counted.
     rows = [("leaks", f"{leak.scenario}: {leak.title}") for leak in found]
     rows += [
         (story.kind or "", f"{story.scenario}: {text}")
@@ -89,6 +90,7 @@ def summary(result: Result) -> Group:
         parts += [_sentence(s.kind, s.text) for s in story.sentences]
         advice = [f"{leak.action} {leak.advice}" for leak in found if leak.scenario == story.scenario]
         parts += [_sentence("note", f"What to do: {text}") for text in advice]
+        # A single setting has been told by the sentences.
         rows = list(_strongest(readings.of(story.scenario)))
         if len(rows) > 1:
             head = ("setting", "strongest attack", "gain over guessing", "verdict", "utility")

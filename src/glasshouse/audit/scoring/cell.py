@@ -62,6 +62,7 @@ def score_cell(task: CellTask) -> tuple[str, CellResult]:
         i: score_attack(_with_terms(task, attack, records), attack, runs[i], alone=not others[i])
         for i, attack in enumerate(scenario.attacks)
     }
+    # Beside the findings the numbers of single victims are kept: contrasts pair them across settings.
     numbers = {a.label or a.name: scores[i].numbers for i, a in enumerate(scenario.attacks)}
     findings = {i: one.findings for i, one in scores.items()}
     drawings = illustrate(task, records, runs, findings)

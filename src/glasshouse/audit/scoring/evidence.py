@@ -51,6 +51,7 @@ def illustrate(
         findings: by the attack's position in the scenario.
     """
     scenario = task.cell.scenario
+    # Read once: all attacks of the cell are drawn beside the same federations.
     federations = {
         group.folder: _federation(scenario, Path(group.folder), record)
         for group, record in zip(task.groups, records, strict=True)
@@ -107,6 +108,7 @@ def _group(scenario: Scenario, federation: Federation, run: Run) -> GroupEvidenc
         scored = score_outcomes(name, metric, run.outcomes, ground, book)
         return None if scored is None else scored.nulls
 
+    # Figures see no more of the wire than the attack did; its own and remembered tensors stay out.
     def view(rounds: tuple[int, ...], client: int | None) -> View:
         side = adversary_side(str(federation.folder), trust_factory=True)
         return cut(

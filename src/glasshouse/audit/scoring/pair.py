@@ -291,6 +291,7 @@ def _with_recovered(claim: Claim, metric: Metric, ground: GroundTruth) -> list[P
         originals, true = target.batch.inputs, truth_part(metric, target, ground.context)
         claimed = said_of_recovered(inputs, said, originals, context=ground.context)
         unsaid = said_of_recovered(inputs, None, originals, context=ground.context)
+        # The exchange: truths of others, at shifts spread evenly over the pool instead of all of them.
         shifted = [pool.roll(shift)[: len(true)] for shift in range(step, len(pool), step)]
         pairs.append(
             replace(

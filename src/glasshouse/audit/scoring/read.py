@@ -143,6 +143,7 @@ def read_ground(folder: Path, scenario: Scenario) -> tuple[GroundTruth, NullBook
         weights=digest(_first_broadcast(transcript).tensors),
         adversary=scenario.threat.client,
     )
+    # A stream of its own: what guessing reaches must not depend on what an attack drew.
     book = NullBook(
         modality=transcript.terms.architecture.inputs,
         auxiliary=_part(tensors, "auxiliary"),

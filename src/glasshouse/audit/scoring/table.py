@@ -140,9 +140,11 @@ def crossings(metric: Metric, runs: Sequence[Run], *, of_examples: bool = False)
             continue
         scored = [measure(metric, row, run.ground.context) for row in sides]
         numbers = [[one.mean() for one in row if not isinstance(one, NothingClaimed)] for row in scored]
+        # With a hole, rows could not change places.
         if any(len(row) < len(sides) for row in numbers):
             yield None
             continue
+        # From here on, up is worse for privacy.
         sign = 1.0 if metric.higher_leaks else -1.0
         strata = _numbered(torch.sort(target.batch.labels, 0).values for target, _ in crossed)
         yield Crossing(

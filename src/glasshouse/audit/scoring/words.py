@@ -83,6 +83,7 @@ def _metric_card(plugin: Plugin) -> MetricCard:
         )
     wording = metric.wording
     low, high = wording.range
+    # Landmarks run the metric's own code: where that fails, the card does without them.
     pictures = guarded.call("metric", plugin.name, partial(landmarks, metric), about="on example pictures")
     settings = ", ".join(f"{name} = {value}" for name, value in plugin.arguments.items())
     return MetricCard(
@@ -106,6 +107,7 @@ def _metric_card(plugin: Plugin) -> MetricCard:
 
 def threat_card(scenario: Scenario, cells: Sequence[CellResult]) -> ThreatCard:
     """The card of one scenario; the states of its policy's limits are reported separately (``policy``)."""
+    # Facts are of the data that were read; where no cell got so far, the scenario's words stand in.
     facts = cells[0].facts if cells else None
     attacks = [attack_of(a) for a in scenario.attacks]
     malicious = "manipulates what it sends (malicious)"

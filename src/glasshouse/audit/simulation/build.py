@@ -111,6 +111,7 @@ def build(scenario: Scenario, *, seed: int, device: str = "cpu") -> Built:
     setting = _setting(scenario, dealt, architecture, start.tensors, behaviours, rng=rng)
     if sum(t.numel() for t in start.tensors.values()) >= LARGE:
         setting = replace(setting, device=device)
+    # Members are planted into the data as they were dealt, so that nothing else depends on who is one.
     setting, challenge, members = with_members(setting, scenario.data.members, rng=rng.child("members"))
     built = built_on(scenario, setting, roles, source, rng=rng)
     gallery = {} if dealt.classes is None else gallery_tensors(scenario, dealt.classes)
@@ -177,6 +178,7 @@ def _setting(
 ) -> Setting:
     federation, data, classes = scenario.federation, scenario.data, dealt.classes
     private = require_part(dealt.roles.private, "private")
+    # A group counts as one victim.
     if data.people == "label":
         private = replace(private, groups=private.labels)
     shards = partition(

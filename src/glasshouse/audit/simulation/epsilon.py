@@ -137,10 +137,12 @@ def bound_epsilon(
         ties = rng.child(f"ties/{guesses}").numpy()
         return count_guesses(scores, included, guesses=guesses, out=out, rng=ties)
 
+    # A guarantee for clients says nothing of a single example's canary, nor the other way round.
     request, proved = cell.scenario.audit.epsilon, proved if protects == unit else None
     gaussian = proved is not None and proved.rate == 1
     counts = [count(r, out) for r, out in numbers_of_guesses(len(scores), seen=seen)]
     bounds = [one_run_epsilon(c, delta=request.delta, level=LEVEL) for c in counts]
+    # This holds for every mechanism; what follows may be larger, and holds for Gaussian noise alone.
     anyhow = max(bound.epsilon for bound in bounds)
     if gaussian:
         bounds = [gaussian_run_epsilon(c, delta=request.delta, level=LEVEL) for c in counts]

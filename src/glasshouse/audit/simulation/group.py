@@ -241,6 +241,7 @@ class _Crafting:
             return None
         before, threat = log.transcript(), self.built.threat
         known: dict[str, Any] = {"grants": self.grants, "own": log.servers, "memory": self.memory}
+        # Before the first broadcast there is no past that a view could be cut to.
         sent = any(record.broadcasts for record in before.rounds)
         past = cut(before, threat=threat, **known).rounds if sent else ()
         rounds = (*past, RoundView(round=number, broadcast=log.pending))
@@ -251,6 +252,7 @@ class _Crafting:
             lambda place: copy_to(craft(copy_to(view, place), rng=rng), "cpu"),
             subject=f"attack '{type(attack).__name__}' while it crafted round {number}",
         )
+        # A federation that went on without the crafted model would be an honest one, so it ends here.
         if isinstance(crafted, Refusal):
             raise Inapplicable(crafted.subject, needs=crafted.needs, got=crafted.got, fix=crafted.fix)
         if crafted is not None:
@@ -281,6 +283,7 @@ def file_group(
         folder / "truth",
     )
     write_tensors(folder / "truth" / "scoring.safetensors", built.scoring)
+    # Without the attack's own models the messages are of a federation that nobody asked about.
     if refusal is not None:
         shutil.rmtree(folder / "transcript", ignore_errors=True)
         return

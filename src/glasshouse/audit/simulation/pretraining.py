@@ -174,6 +174,7 @@ def _fit_head(model: nn.Module, public: Batch, how: Pretraining, *, rng: Rng) ->
     start = models.state(model)
 
     def make(_: Checkpoint) -> dict[str, Tensor]:
+        # The features are frozen: one pass serves all epochs.
         with torch.no_grad():
             chunks = torch.split(sample.inputs, 256)
             inside = parts.get("normalize", nn.Identity())
@@ -186,6 +187,7 @@ def _fit_head(model: nn.Module, public: Batch, how: Pretraining, *, rng: Rng) ->
                 descend(optimizer, loss)
         return models.state(head)
 
+    # All that the result depends on: what is found in the cache is what would be trained.
     key = {
         "start": digest(start),
         "data": sample.inputs,

@@ -113,11 +113,14 @@ def find_examples(
         recognised: share of an input's contrast that may be missing; at most ``CLEAR`` for features, and for
             rows to which something else was added.
     """
+    # Scaled, as the server chooses how large the numbers of an update are.
     rows, scale = rows.detach(), largest(rows.detach())
     rows = (rows / scale).to(of.trace.inputs.dtype)
     sizes = of.sizes(rows)
+    # Where more than inputs is in a row, a mere likeness proves little: the stricter limit holds.
     limits = torch.where(sizes.explained & (of.what == "input"), recognised, min(recognised, CLEAR))
     looks = [partial(_compare, rows=rows, sizes=sizes, of=of, limits=limits)]
+    # A row divided by its bias entry is an input in its own scale, which contrasts alone do not tell.
     if bias is not None and of.what == "input":
         looks.append(
             partial(

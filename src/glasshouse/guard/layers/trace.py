@@ -187,6 +187,7 @@ def trace(
         else:
             goal = goals(model).sum()
         outputs = [call.output for call in calls]
+        # A weight that a parametrisation computes is no leaf: it has no gradient of its own.
         plain = [isinstance(w := call.layer.weight, nn.Parameter) and w.requires_grad for call in calls]
         weights = [call.layer.weight for call, own in zip(calls, plain, strict=True) if own and goals]
         found: tuple[Tensor | None, ...] = (

@@ -61,6 +61,7 @@ def check_fit(model: nn.Module, own: Own) -> None:
             got="requires_grad = False for all of them, or none",
             fix="set requires_grad = True for what the client would send",
         )
+    # Whatever somebody's own network raises here, it would raise in every measurement.
     task, mode = task_of(model), model.training
     try:
         with torch.no_grad():

@@ -56,6 +56,7 @@ def initialise_again(model: nn.Module, *, seed: int) -> tuple[nn.Module, tuple[s
         torch.default_generator.manual_seed(seed)
         _undo_parametrizations(fresh)
         for name, part in fresh.named_modules():
+            # A module knows best how it is initialised; who had to be helped is told.
             reset = getattr(part, "reset_parameters", None)
             if callable(reset):
                 reset()

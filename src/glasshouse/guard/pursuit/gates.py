@@ -67,10 +67,12 @@ def gates_of(model: nn.Module, parts: Sequence[tuple[int, Callable[[nn.Module], 
             if goal.grad_fn is None:
                 return []
             passed = _passed_back(goal, {n: p for n, p in model.named_parameters() if p.requires_grad})
+        # A gate of which it is unclear what belongs to which example says nothing of any.
         each = ((_per_example(gate.passed, count), gate.mixed) for gate in passed)
         found.append([Gate(passed=t, mixed=mixed) for t, mixed in each if t is not None])
         if not found[-1]:
             return []
+    # Parts that went different ways through the network have no gates in common.
     if any(_widths(some) != _widths(found[0]) for some in found):
         return []
     return [
@@ -86,6 +88,7 @@ def _widths(gates: Sequence[Gate]) -> list[int]:
 def _passed_back(goal: Tensor, weights: Mapping[str, nn.Parameter]) -> list[Gate]:
     caught: dict[int, Tensor] = {}
     handles = []
+    # Only a hook sees what a node passes back: autograd keeps no gradient of what is no leaf.
     wanted = [(gate, place) for gate in _nodes(goal.grad_fn) for place in _mixed_inputs(gate)]
     for number, (gate, place) in enumerate(wanted):
 

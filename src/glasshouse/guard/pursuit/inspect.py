@@ -221,6 +221,7 @@ def _exceeds(found: Found, honest: Range, measures: Sequence[str] = MEASURES) ->
 def _sentence(found: Found, honest: Range, own: Own) -> str:
     """What a person should know: where, how many, of how many, and what honest models show."""
     limits = honest.limits_of(found.given)
+    # Told by the measure that exceeds its limit by most.
     measure = max(MEASURES, key=lambda m: getattr(found.given, m) - getattr(limits, m))
     batch = min(64, len(own) if measure.startswith("rows") else len(own) // 2)
     seen, usual = (round(batch * getattr(one, measure)) for one in (found.given, honest.most))
@@ -256,6 +257,7 @@ def _few(model: nn.Module, pulls: Pulls, own: Own, ranges: Ranges) -> list[str]:
     def suspects(lengths: Mapping[str, object]) -> list[str]:
         return [n for n, t in lengths.items() if 0 < used(t) < least_used(ranges, n)]  # type: ignore[arg-type]  # lengths by name
 
+    # By chance few of these examples may weigh most; a server's design does so with further ones, too.
     few = suspects(pulls.lengths)
     rest = own[SEARCHED + JUDGED : SEARCHED + JUDGED + OTHERS]
     if few and len(rest) >= FEWEST:

@@ -232,6 +232,7 @@ def _of_layer(one: LayerTrace, pulls: Tensor, directions: Tensor) -> list[Side]:
         numbers=torch.arange(groups * units),
         reach=torch.linalg.vector_norm(one.inputs, dim=1) if one.is_flat else None,
     )
+    # Groups read channels of their own; of very few numbers each, they are judged together.
     if groups == 1 or directions.shape[2] < _PICTURE:
         return [whole]
     places = torch.split(torch.arange(groups * units), units)

@@ -171,6 +171,7 @@ def _of_statistics(now: Statistics, last: Statistics | None, fewest: int) -> Ins
         )
     if any(n.name in ("minimum", "maximum") for n in now.numbers):
         findings.append("a minimum or maximum is the value of one person: send a quantile of public bounds")
+    # Both counts may be large enough, and their difference be three people.
     moved = 0
     for n in now.select(name="count"):
         earlier = (

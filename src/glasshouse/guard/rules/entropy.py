@@ -20,6 +20,7 @@ def low_entropy(vectors: Sequence[Vectors], reference: Sequence[Vectors] = ()) -
     for v in vectors:
         low = v.entropies < LEAST
         known = honest.get((v.layer, v.kind))
+        # Beside an honest model the question is whether entropy is lower than there.
         if known is not None and known.entropies.shape == v.entropies.shape:
             usual = int((known.entropies < LEAST).sum())
             if v.kind == "convolution" and int(low.sum()) <= most_by_sparsity(usual, known.weight):

@@ -34,6 +34,7 @@ def identical_rows(vectors: Sequence[Vectors], reference: Sequence[Vectors] = ()
         ):
             if matrix.shape[1] < 2:
                 continue
+            # Zero rows are counted apart: they all repeat each other, and pruning makes them.
             zero, twice = _more_than_usual(_repeated(matrix), usual)
             if twice and matrix.shape[1] >= SMALLEST:
                 sentences.append(f"{v.layer}: {twice} of {len(matrix)} {word} repeat another, up to a factor")

@@ -99,6 +99,7 @@ class Lookout:
         """Record one more batch, and try the model once there are enough examples."""
         self._pending = None
         self._batches += 1
+        # One-hot labels are classes as well.
         classes = labels.argmax(1) if labels.is_floating_point() and labels.ndim == 2 else labels
         rows = inputs.detach().cpu().clone()
         rows = rows.float() if rows.is_floating_point() else rows
@@ -108,6 +109,7 @@ class Lookout:
                 f"inputs {tuple(rows.shape)} with labels {tuple(classes.shape)} are no examples with a class"
             )
             return
+        # By content: several epochs bring the same examples again.
         for row, label in zip(rows, classes.detach().cpu().long().clone(), strict=True):
             self._rows.setdefault(row.numpy().tobytes(), (row, label))
         if len(self._rows) >= ENOUGH:

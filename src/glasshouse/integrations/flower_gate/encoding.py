@@ -96,6 +96,7 @@ def encode(metadata: Any, parts: Parts) -> Encoded:
         proto.error.code, proto.error.reason = names.CRASHED, parts.error
     else:
         children = [_encode_records(parts, encoded)]
+    # An id is the hash of the content: children are hashed before parents, the message last.
     body = proto.SerializeToString(deterministic=True)
     ids = tuple(child.object_id for child in children)
     encoded.root = _add(encoded, join(names.MESSAGE, ids, body))
@@ -166,6 +167,7 @@ def _encode_array(name: str, array: NDArray[Any], parts: Parts, encoded: Encoded
             identity = object_id(*chunk)
         encoded.chunks[identity] = place
         ids.append(identity)
+    # Equal chunks are one object; the table says where it stands.
     unique = list(dict.fromkeys(ids))
     table = {
         "dtype": str(array.dtype),

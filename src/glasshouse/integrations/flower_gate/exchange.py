@@ -174,6 +174,7 @@ def outgoing(
         received: the tensors that it answers.
     """
     oddities, decoded = list(answer.oddities), Decoded(proto=None)
+    # An answer that was odd on its way is refused whatever it holds: it is not even decoded.
     if not oddities:
         try:
             decoded = decode(answer.root, contents, release=True)
@@ -220,6 +221,7 @@ def encode_allowed(
     """
     if message.error is not None:
         return encode(question.reply_metadata(), Parts(error=message.error))
+    # Every order is ours or the question's: in an order of its own choice the app could say something.
     numbers: dict[str, dict[str, object]] = {
         record: {} for name, record in decoded.record_of.items() if name != ""
     }

@@ -62,6 +62,7 @@ def read_question(question: Question, root: str, objects: Places, source: int, t
         return {"malformed": str(error)}
     secure, configs = decoded.configs.get(names.SECURE_RECORD), decoded.configs.values()
     memory, metadata, broken = question.secure, question.metadata, ""
+    # Here, and not in the gate's own process: terms come from outside as the tensors do.
     if secure is not None:
         broken = read_terms(secure, memory, own=metadata.dst_node_id, group=metadata.group_id)
     documents = sum(config.ByteSize() for config in configs)
@@ -94,6 +95,7 @@ def judge_answer(
     whole = spool.at(objects)
     message, decoded = outgoing(answer, spool, bench.policy.out.records, received)
 
+    # Called if something may be sent, with what may be sent: never with the answer itself.
     def encode(allowed: Outgoing) -> Payload[Encoded]:
         order, shown = bench.policy.out.records, received or ()
         return payload_of(
@@ -182,6 +184,7 @@ def judged_answer(bench: Bench, gather: Gather, spool: Spool) -> Judged[Encoded]
     files = [contents.descriptor, spool.descriptor]
     if shelf is not None and shelf.forms:
         shelved, files = (shelf.spool.places, shelf.forms), [*files, shelf.spool.descriptor]
+    # In a process of its own: an answer may be made to exhaust or to crash whoever decodes it.
     try:
         told = opener(*more).call(
             judge_answer, limits, (bench, gather.answer, contents.places, shelved), files
@@ -189,6 +192,7 @@ def judged_answer(bench: Bench, gather: Gather, spool: Spool) -> Judged[Encoded]
     except NotOpened as error:
         reason = Reason(rule="not_opened", detail=str(error))
         return Judged(decision=Decision(action="refused", reasons=(reason,)))
+    # A secure sum goes on only with what is sent.
     if told["payload"] is not None:
         _remember(gather.pulled.secure, told["secure"])
     return _judged(told, spool, contents)

@@ -65,6 +65,7 @@ def rebuilt_share(record: Any, memory: Memory, *, own: int, received: Arrays | N
     Raises:
         BadShare: another form than that of the stage that was asked for.
     """
+    # The stage that was asked for decides the form, never what the answer says it is.
     stage = memory["stages"][-1] if memory.get("stages") else ""
     build = _STAGES.get(stage)
     if build is None:
@@ -117,6 +118,7 @@ def _tokens(values: Values, memory: Memory, own: int, shapes: Sequence[tuple[int
         raise BadShare("shares and receivers do not match")
     if sorted(nodes) != others:
         raise BadShare("other receivers than the neighbours")
+    # In one form and of one length: what can be written in two ways can carry a message.
     for token in tokens:
         try:
             content = base64.urlsafe_b64decode(token)

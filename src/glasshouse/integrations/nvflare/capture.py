@@ -114,6 +114,7 @@ class Book:
         stage = _STAGES.get(task)
         if self._recording is None or stage is None:
             return
+        # A failure is an answer as well: the round has a drop-out, and is not waited for.
         if parts.code != ReturnCode.OK:
             self._recording.answered([Reply(node=client, stage=stage, error=parts.code)])
             return

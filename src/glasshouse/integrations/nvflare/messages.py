@@ -153,6 +153,7 @@ def _leaves(value: object, name: str = "", depth: int = 0) -> Iterator[tuple[str
         value = vars(value)
     elif isinstance(value, tuple) and hasattr(value, "_asdict"):
         value = value._asdict()
+    # A stranger's nesting may be deep: beyond a depth it is named and not followed.
     nested: list[tuple[object, object]]
     if isinstance(value, Mapping):
         nested = list(value.items())

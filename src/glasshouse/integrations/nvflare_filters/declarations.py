@@ -184,6 +184,8 @@ def _statistics(one: Filter) -> list[Judged]:
 
 def _cleanser(one: Filter, name: str, cleanser: Mapping[str, Any]) -> list[Judged]:
     kind = str(cleanser["path"]).rpartition(".")[2]
+    # A bound that rules nothing out is off. What others protect depends on the site's rows, which no
+    # declaration shows.
     if kind == "MinCountCleanser":
         least = float(cleanser.get("min_count", math.nan))
         ruling: Ruling = "off" if not least > 1 else "cannot be told"

@@ -201,6 +201,7 @@ def _settings(readings: Readings) -> dict[str, Guarantee | None]:
     utility = {_name(row): row for row in readings.result.utility}
     bounds = {_name(f): f.bound for f in findings if f.bound is not None}
     for name in dict.fromkeys([*map(_name, findings), *utility]):
+        # A bound names the unit that it protects; a row of utility knows ε and δ alone.
         bound, row = bounds.get(name), utility.get(name)
         source = bound if bound is not None else row
         epsilon, delta = (source.epsilon, source.delta) if source is not None else (None, None)

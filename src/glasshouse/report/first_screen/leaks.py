@@ -277,12 +277,14 @@ def _settings(r: Reading, readings: Readings, out: Set[int]) -> Iterator[Setting
     ]
     for cell in dict.fromkeys(other.finding.cell for other in beside):
         in_cell = [other for other in beside if other.finding.cell == cell]
+        # Of every kind: a defence that closes this leak may leave another, which has to be said beside it.
         leaking = [
             o
             for o in readings.deciding
             if o.finding.cell == cell and (o.finding.verdict in OUT or id(o) in out)
         ]
         kinds = {other.kind for other in leaking} - {kind}
+        # How much is left is said of this very attack and metric: gains of others cannot be compared.
         same = [o.finding for o in in_cell if (o.finding.attack, o.finding.metric) == (f.attack, f.metric)]
         yield Setting(
             name=in_cell[0].protection,

@@ -161,6 +161,7 @@ def _judge(task: ControlTask, easy: Mapping[str, Any], outcomes: list[Outcome], 
     ground, book = read_ground(_federation_folder(task, scenario), scenario)
     stream = Rng.root(scenario.seed).child("control")
     try:
+        # The negative control: of victims whom they are not about, the same claims must know nothing.
         by_class = claim_of(metric).paired == "classes"
         turned = ground.against(exchange_classes(ground.truth) if by_class else rotate_victims(ground.truth))
         honest = score_outcomes(easy["metric"], metric, outcomes, ground, book)
@@ -218,6 +219,7 @@ def raised_effort(audited: Plugin, eased: Plugin) -> str:
         least, most = (getattr(budget, name, 0) for budget in budgets)
         if most > least:
             return f"its easy setting raises the effort: {name} {most} for {least}"
+    # Not every effort has a budget: any whole number that the easy setting raises counts, too.
     for path, value in _leaves(eased.arguments):
         before: Any = ours
         for key in path:
