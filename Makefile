@@ -21,7 +21,8 @@ INSTALL := $(PIP) install --quiet -c constraints.txt $(INDEX) -e
 EXTRAS := dp,evidence,flower-data,flower,nvflare,gate,dicom,frames,ggl,ray,tables,text,trees,tuning,volumes,test,docs
 BUILD := build==1.6.1 hatchling==1.33.0 twine==6.2.0
 LISTS := cyclonedx-bom==7.5.0 pip-licenses==5.5.5
-SINGLE := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+# Some machines forbid compiled files: then each of the hundreds of processes that tests start would compile the package.
+SINGLE := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 
 .DELETE_ON_ERROR:
 .PHONY: audit test integration slow mutants lint format bench results docs dist vulnerable release install freeze clean

@@ -123,14 +123,14 @@ def _bins(
     return directions, ordered[first, pick], ordered[second.clamp_max(len(flat) - 1), pick]
 
 
-def pairs(form: str, known: Tensor, seed: int) -> Case:
+def pairs(form: str, known: Tensor, seed: int, *, rows: int = ROWS) -> Case:
     """Two rows of one direction: the difference reads who is between their thresholds."""
     generator = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)
-    half = ROWS // 2
+    half = rows // 2
     directions, low, high = _bins(known, half, generator, share=1.3 / BATCH)
-    outgoing = torch.randn(half, 32, generator=generator) / ROWS**0.5
-    model = Net(form)
+    outgoing = torch.randn(half, 32, generator=generator) / rows**0.5
+    model = Net(form, rows=rows)
     model.put(directions.repeat(2, 1), torch.cat([-low, -high]), outgoing.repeat(2, 1))
     return Case(model=model, read_outs=torch.cat([torch.eye(half), -torch.eye(half)], dim=1))
 
@@ -156,15 +156,15 @@ def triples(known: Tensor, seed: int) -> Case:
     )
 
 
-def rounds(known: Tensor, seed: int) -> Case:
+def rounds(known: Tensor, seed: int, *, rows: int = ROWS) -> Case:
     """The lower thresholds in one round, the upper ones in the next, on the same batch."""
     generator = torch.Generator().manual_seed(seed)
-    directions, low, high = _bins(known, ROWS, generator, share=1.3 / BATCH)
-    outgoing = torch.randn(ROWS, 32, generator=generator) / ROWS**0.5
+    directions, low, high = _bins(known, rows, generator, share=1.3 / BATCH)
+    outgoing = torch.randn(rows, 32, generator=generator) / rows**0.5
     models = []
     for offsets in (-low, -high):
         torch.manual_seed(seed)
-        model = Net("linear")
+        model = Net("linear", rows=rows)
         model.put(directions, offsets, outgoing)
         with torch.no_grad():  # the same forces in both rounds: no unit behind falls silent, the logits rest
             model.middle.bias.fill_(10.0)
@@ -173,7 +173,7 @@ def rounds(known: Tensor, seed: int) -> Case:
     return Case(
         model=models[1],
         earlier=models[0],
-        read_outs=torch.cat([-torch.eye(ROWS), torch.eye(ROWS)], dim=1),
+        read_outs=torch.cat([-torch.eye(rows), torch.eye(rows)], dim=1),
     )
 
 

@@ -15,6 +15,7 @@ from glasshouse.data.survey import survey
 from glasshouse.errors import BadScenario
 from glasshouse.scenario.load import load
 from glasshouse.scenario.shipped import presets
+from glasshouse.scenario.suite import Suite
 
 SMALL = """
 name = "small"
@@ -199,20 +200,24 @@ def test_audit_refuses_with_the_same_words(tmp_path):
         check_suite(load(str(tmp_path / "small.toml"), ["data.auxiliary=9"]))
 
 
-def from_files(name: str) -> bool:
-    """Whether a preset reads data or needs an extra that are not there on every machine."""
-    try:
-        suite = load(name)
-    except BadScenario:
-        return True
-    sources = [s.data.source for s in suite.scenarios]
+def is_self_contained(suite: Suite) -> bool:
+    """Whether a preset reads no files and needs no extra that are not there on every machine."""
     needs_vision = ("resnet50", "vgg11_bn", "vit_b_32")
-    return any(s != "digits" for s in sources) or any(s.model.name in needs_vision for s in suite.scenarios)
+    return all(s.data.source == "digits" and s.model.name not in needs_vision for s in suite.scenarios)
 
 
-@pytest.mark.parametrize("name", [name for name in presets() if not from_files(name)])
-def test_shipped_presets_have_no_problem(name):
-    check_suite(load(name))
+def test_shipped_presets_have_no_problem():
+    """Found here and not by ``parametrize``: to load them all takes longer than every test of this file."""
+    checked = 0
+    for name in presets():
+        try:
+            suite = load(name)
+        except BadScenario:  # its data or its extra are not at hand
+            continue
+        if is_self_contained(suite):
+            check_suite(suite)
+            checked += 1
+    assert checked >= 5
 
 
 def picture_folder(place: Path) -> str:

@@ -13,6 +13,7 @@ from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
 from test_flower_guard import (
     MLP,
+    NARROW,
     NODES,
     Crafting,
     bins,
@@ -127,7 +128,7 @@ def test_data_are_tried_before_any_step(tmp_path):
     assert steps == []
 
 
-@pytest.mark.parametrize(("model", "tensors"), [(MLP, 4), (apps.MODEL, 10)])
+@pytest.mark.parametrize(("model", "tensors"), [(NARROW, 4), (apps.MODEL, 10)])
 def test_honest_models_are_trained_on_and_the_report_says_what_was_checked(model, tensors, tmp_path):
     rounds = run(
         message_server(2, model), client(tmp_path / "guard", batch=16, model=model), tmp_path, model=model

@@ -1,5 +1,6 @@
 """Packages installed for a test: a folder on the path, with the entry points that pip would write."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,6 +8,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 CLI = "import sys; from glasshouse.cli import main; sys.exit(main(sys.argv[1:]))"
+EACH = """
+import contextlib, io, json, sys
+from glasshouse.cli import main
+results = []
+for words in json.loads(sys.argv[1]):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = main(words)
+        except SystemExit as stop:
+            code = stop.code
+    results.append([words, code or 0, out.getvalue(), err.getvalue()])
+print(json.dumps(results))
+"""
 
 
 def register(place: Path, name: str, version: str, groups: Mapping[str, Mapping[str, str]]) -> None:
@@ -41,3 +56,10 @@ def run_python(place: Path, arguments: Sequence[str]) -> subprocess.CompletedPro
 def glasshouse(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The command line, with what is installed in ``place``."""
     return run_python(place, ["-c", CLI, *arguments])
+
+
+def glasshouse_each(place: Path, commands: Sequence[Sequence[str]]) -> list[subprocess.CompletedProcess[str]]:
+    """Several command lines in one process: starting it takes longer than most of them."""
+    done = run_python(place, ["-c", EACH, json.dumps(commands)])
+    assert done.returncode == 0, done.stderr
+    return [subprocess.CompletedProcess(*result) for result in json.loads(done.stdout)]

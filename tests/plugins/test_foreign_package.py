@@ -6,7 +6,7 @@ from html import unescape
 from pathlib import Path
 
 import pytest
-from packages import glasshouse, register
+from packages import glasshouse, glasshouse_each, register
 
 PACKAGE = Path(__file__).parent / "row_profiles.py"
 ENTRIES = {
@@ -58,40 +58,38 @@ def report(place, result):
     return " ".join(unescape((place / "out" / "report.html").read_text()).split())
 
 
-@pytest.mark.parametrize(
-    ("group", "name", "summary"),
-    [
-        ("attacks", "row_reader", "brightness of the rows of an image"),
-        ("metrics", "row_error", "mean absolute error of the claimed brightness"),
-        ("claims", "row_profiles", "the rows of the private images are this bright"),
-        ("figures", "row_chart", "claimed and true brightness of rows"),
-    ],
-)
-def test_list_shows_it(place, group, name, summary):
-    done = glasshouse(place, "list", group, "--json")
-    rows = {row["name"]: row for row in json.loads(done.stdout)}
-    assert rows[name]["summary"].startswith(summary)
+LISTED = [
+    ("attacks", "row_reader", "brightness of the rows of an image"),
+    ("metrics", "row_error", "mean absolute error of the claimed brightness"),
+    ("claims", "row_profiles", "the rows of the private images are this bright"),
+    ("figures", "row_chart", "claimed and true brightness of rows"),
+]
 
 
-def test_check_knows_it(place):
-    done = glasshouse(place, "check", "scenario.toml")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "row_reader: 8 calls" in done.stdout
+def test_list_shows_it_and_check_knows_it(place):
+    lists = [("list", group, "--json") for group, *_ in LISTED]
+    *listed, checked = glasshouse_each(place, [*lists, ("check", "scenario.toml")])
+    for (_, name, summary), done in zip(LISTED, listed, strict=True):
+        rows = {row["name"]: row for row in json.loads(done.stdout)}
+        assert rows[name]["summary"].startswith(summary)
+    assert (checked.returncode, checked.stderr) == (0, "")
+    assert "row_reader: 8 calls" in checked.stdout
 
 
-@pytest.mark.parametrize(
-    ("given", "instead", "words"),
-    [
-        ("shrink = 0.1", "shrink = 1.5", "attacks[0].shrink"),
-        ("shrink = 0.1", "shrinc = 0.1", "did you mean shrink"),
-        ('["row_error"]', '["row_eror"]', "did you mean row_error"),
-    ],
-)
-def test_check_refuses_what_it_cannot_take(place, given, instead, words):
-    (place / "wrong.toml").write_text(SCENARIO.replace(given, instead))
-    done = glasshouse(place, "check", "wrong.toml")
-    assert done.returncode == 2, done.stdout
-    assert words in " ".join(done.stderr.split())
+WRONG = [
+    ("shrink = 0.1", "shrink = 1.5", "attacks[0].shrink"),
+    ("shrink = 0.1", "shrinc = 0.1", "did you mean shrink"),
+    ('["row_error"]', '["row_eror"]', "did you mean row_error"),
+]
+
+
+def test_check_refuses_what_it_cannot_take(place):
+    for number, (given, instead, _) in enumerate(WRONG):
+        (place / f"wrong{number}.toml").write_text(SCENARIO.replace(given, instead))
+    commands = [("check", f"wrong{number}.toml") for number in range(len(WRONG))]
+    for (*_, words), done in zip(WRONG, glasshouse_each(place, commands), strict=True):
+        assert done.returncode == 2, done.stdout
+        assert words in " ".join(done.stderr.split())
 
 
 def test_its_finding_has_a_verdict_with_n_interval_null_and_control(result):

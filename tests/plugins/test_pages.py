@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from packages import glasshouse, pip_install, run_python
+from packages import glasshouse, glasshouse_each, pip_install, run_python
 
 import glasshouse.testing as glasshouse_testing
 from glasshouse import registry
@@ -61,8 +61,7 @@ def shown(tmp_path_factory):
 def started(tmp_path_factory):
     """The packages that ``glasshouse new`` writes: their folder, and what pytest said."""
     place = tmp_path_factory.mktemp("started")
-    for page in PAGES:
-        done = glasshouse(place, "new", page.stem, own_name(page))
+    for done in glasshouse_each(place, [("new", page.stem, own_name(page)) for page in PAGES]):
         assert done.returncode == 0, done.stderr
     return place, outcomes(place, [place / own_name(page) for page in PAGES])
 
@@ -95,12 +94,14 @@ def test_what_new_writes_is_registered_under_its_own_name_alone(started):
         written = "".join(path.read_text() for path in folder.glob("*.py"))
         assert shown not in written
         assert shown.replace("_", "").lower() not in written.lower()
-    done = glasshouse(place, "check", str(place / own_name(ROOT / "attack.md") / "try.toml"))
-    assert done.returncode == 0, done.stderr
-    assert "zz_attack: 16 calls" in done.stdout
-    done = glasshouse(place, "show", own_name(ROOT / "attack.md"))
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("zz_attack (attacks): classes whose bias gradient")
+    attack = own_name(ROOT / "attack.md")
+    checked, described = glasshouse_each(
+        place, [("check", str(place / attack / "try.toml")), ("show", attack)]
+    )
+    assert checked.returncode == 0, checked.stderr
+    assert "zz_attack: 16 calls" in checked.stdout
+    assert described.returncode == 0, described.stderr
+    assert described.stdout.startswith("zz_attack (attacks): classes whose bias gradient")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from packages import glasshouse, register, run_python
+from packages import glasshouse, glasshouse_each, register, run_python
 from sklearn.datasets import load_digits
 
 SLOW = pytest.mark.slow  # whole audits, each command in a process of its own
@@ -128,7 +128,6 @@ def test_the_scenarios_of_a_walk_through_are_valid(page, tmp_path, monkeypatch):
         register(tmp_path, project["name"], project["version"], project["entry-points"])
     put_digits_for_scans(tmp_path, monkeypatch)
     scenarios = [path.name for path in tmp_path.glob("*.toml") if "[federation]" in path.read_text()]
-    for name in scenarios:
-        done = glasshouse(tmp_path, "check", name)
-        assert done.returncode == 0, f"{name}: {done.stdout}{done.stderr}"
+    for done in glasshouse_each(tmp_path, [("check", name) for name in scenarios]):
+        assert done.returncode == 0, f"{done.args}: {done.stdout}{done.stderr}"
     assert scenarios or page == "trees.md", "nothing was checked"

@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 import torch
@@ -86,6 +87,13 @@ def gradients(
     return result.dot.detach(), result.square.detach(), torch.autograd.grad(value, inputs)[0]
 
 
+@cache
+def by_autograd(name: str, images: int, dtype: torch.dtype, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """What the obviously right twin says of the first ``count`` candidates, whatever the fast form is."""
+    net, target, inputs, labels = problem(name, images, dtype)
+    return gradients(plain(net, target), inputs[:count].detach().requires_grad_(), labels[:count])
+
+
 def close(one: Tensor, other: Tensor, tolerance: float) -> None:
     assert float((one - other).norm()) <= tolerance * float(other.norm())
 
@@ -102,8 +110,7 @@ def test_agrees_with_autograd(name, images, form, folded):
         for count in (RESTARTS, 1):  # a single candidate has a faster way
             some = inputs[:count].detach().requires_grad_()
             fast = gradients(ghost, some, labels[:count])
-            slow = gradients(plain(net, target), some, labels[:count])
-            for one, other in zip(fast, slow, strict=True):
+            for one, other in zip(fast, by_autograd(name, images, dtype, count), strict=True):
                 close(one, other, tolerance)
 
 

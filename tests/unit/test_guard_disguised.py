@@ -163,7 +163,7 @@ def test_a_leak_that_only_frozen_statistics_open_is_found(images):
 
     def build() -> nn.Sequential:
         torch.manual_seed(5)
-        return nn.Sequential(nn.Linear(ENTRIES, 200), nn.BatchNorm1d(200), nn.ReLU(), nn.Linear(200, CLASSES))
+        return nn.Sequential(nn.Linear(ENTRIES, 100), nn.BatchNorm1d(100), nn.ReLU(), nn.Linear(100, CLASSES))
 
     labels = torch.arange(len(images)) % CLASSES
     model = build()

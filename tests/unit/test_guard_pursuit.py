@@ -422,12 +422,10 @@ def pictures(digits: tuple[Tensor, Tensor], seed: int = 0) -> kinds.Pictures:
     return kinds.pictures(digits[0].repeat(1, 3, 1, 1), digits[1], seed)
 
 
-@pytest.mark.parametrize(
-    "name", ["two parallel layers", pytest.param("own parameter", marks=pytest.mark.slow)]
-)
-def test_a_kind_that_looks_honest_row_by_row_is_refused_and_its_update_not_closed(name: str) -> None:
+@pytest.mark.parametrize("form", ["parallel", pytest.param("parameter", marks=pytest.mark.slow)])
+def test_a_kind_that_looks_honest_row_by_row_is_refused_and_its_update_not_closed(form: str) -> None:
     dealt = pictures(whole_digits())
-    case = kinds.KINDS[name](dealt.known, 0)
+    case = kinds.pairs(form, dealt.known, 0, rows=128)
     own = Own(inputs=dealt.own[0], targets=dealt.own[1])
     honest = HonestRanges.of(case.model, own)
     judged = inspect_in_modes(case.model, own, honest=honest)
@@ -448,7 +446,7 @@ def test_a_kind_that_looks_honest_row_by_row_is_refused_and_its_update_not_close
 
 def test_two_rounds_on_the_same_batch_are_judged_as_one() -> None:
     dealt = pictures(whole_digits())
-    case = kinds.rounds(dealt.known, 0)
+    case = kinds.rounds(dealt.known, 0, rows=128)
     own = Own(inputs=dealt.own[0], targets=dealt.own[1])
     honest = HonestRanges.of(case.model, own)
     assert not inspect_in_modes(case.earlier, own, honest=honest).findings

@@ -29,7 +29,7 @@ def guesses(one, random) -> torch.Tensor:
 @pytest.mark.parametrize("share", [0.05, 0.1, 0.2, 0.34])
 def test_victims_that_came_out_whole_are_never_no_leak_found(n, share, random):
     """A mean that hardly moves hid them: in .51, .43, .12 of audits at 3, 8, 20 victims."""
-    for _ in range(5):
+    for _ in range(5 if n < 50 else 1):  # fifty were never said to be silent, and take a second each time
         one = bench(n, random)
         whole = max(1, round(share * n))
         claims = guesses(one, random)
