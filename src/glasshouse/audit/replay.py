@@ -22,6 +22,7 @@ from typing import Any, Final
 from glasshouse.audit.attacking.call import AttackTask, pieces
 from glasshouse.audit.attacking.claims import Outcome, Unit, read_outcome, same_claims
 from glasshouse.audit.attacking.needs import attack_of, threat_of
+from glasshouse.audit.beside_code import Beside, begun, beside_code
 from glasshouse.audit.examine import examine
 from glasshouse.audit.replay_process import NO_NAMESPACE
 from glasshouse.audit.scoring.gains import value_of
@@ -140,17 +141,20 @@ def _run_apart(
     (place / "stage").mkdir()
     first = tasks[0]
     cache = [str(cache_folder())]
-    foreign = is_foreign(attack_of(first.plugin))
+    attack = attack_of(first.plugin)
+    foreign = is_foreign(attack)
+    # Beside its own code, too, a plug-in may have kept what it found in this run or in those before it.
+    left = beside_code(type(attack), since=begun([hide[0], *beside])) if foreign else Beside()
     orders = {
         "seal": True,
         "stage": str(place / "stage"),
-        "hide": [*map(str, [*hide, *beside]), *(cache if foreign else [])],
-        "show": [] if foreign else cache,
+        "hide": [*map(str, [*hide, *beside, *left.hide]), *(cache if foreign else [])],
+        "show": [*map(str, left.show), *([] if foreign else cache)],
         "write": [str(place)],
         "working_folder": str(place / "empty"),
     }
     if _start(tasks, orders, place):
-        return "a process without network, files to write and the run"
+        return f"a process without network, files to write and the run{left.words}"
     if len(hide) > 1:
         raise Inapplicable(
             f"replay of '{first.attack}' on other private data",
