@@ -109,7 +109,7 @@ def test_a_table_that_leaves_rows_out_says_nothing_of_the_others():
 def test_what_the_file_does_not_determine_is_refused_by_name():
     terms = SimpleNamespace(options={}, architecture=SimpleNamespace(inputs=TABLE))
     with pytest.raises(Inapplicable, match="statistic of classes"):
-        solve_cells(trees(CLASSED), terms, effort=Effort(certify=0), subject="test", public=None)
+        solve_cells(trees(CLASSED), terms, announced=0, effort=Effort(certify=0), subject="test", public=None)
     with pytest.raises(BadValue, match="names by hashes"):
         read_document(COUNTED)[1].reach(0, ROWS)
     codes = replace(TABLE.columns[1], kind="integer", levels=(), high=4)
@@ -121,3 +121,11 @@ def test_a_site_is_told_of_the_tables_before_it_sends():
     (finding,) = inspect_document(CLASSED).findings
     assert "counts of categories" in finding
     assert "one_hot_max_size" in finding
+
+
+def test_columns_with_missing_values_are_refused():
+    """The file names them: a row without the value is on neither side of a split."""
+    model = json.loads(COUNTED)
+    model["features_info"]["float_features"][0]["has_nans"] = True
+    with pytest.raises(Inapplicable, match="without a missing value"):
+        trees(json.dumps(model).encode())

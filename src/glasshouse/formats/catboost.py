@@ -61,6 +61,7 @@ class CatBoostJson(Format):
             trees=tuple(_tree(tree, floats, asked, f"{SUBJECT}, tree {i}") for i, tree in enumerate(trees)),
             settings=_settings(raw),
             tables=tables,
+            missing=any(one.get("has_nans") for one in described.get("float_features", [])),
         )
 
 

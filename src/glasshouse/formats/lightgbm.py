@@ -20,6 +20,8 @@ LEFT_BY_DEFAULT: Final = 2
 """Bit of ``decision_type``: missing values go left."""
 CATEGORICAL: Final = 1
 """Bit of ``decision_type``: a split of categories."""
+MISSING: Final = 12
+"""Bits of ``decision_type``: the column has missing values, zeros (4) or none (8)."""
 
 
 @final
@@ -48,13 +50,15 @@ class LightGBMText(Format):
         widest = general.get("max_feature_idx", "")
         if not widest.isdecimal() or len(widest) > 8:
             raise bad(SUBJECT, "max_feature_idx", widest[:40])
+        read = [_tree(part.split("\n\n")[0], f"{SUBJECT}, tree {i}") for i, part in enumerate(parts)]
         return TreeEnsemble(
             objective="logistic" if objective == "binary" else "squared",
             features=int(widest) + 1,
             base=None,
             strict=False,
             exact_cuts=False,
-            trees=tuple(_tree(part.split("\n\n")[0], f"{SUBJECT}, tree {i}") for i, part in enumerate(parts)),
+            trees=tuple(tree for tree, _ in read),
+            missing=any(missing for _, missing in read),
         )
 
 
@@ -64,8 +68,11 @@ def _pairs(block: str) -> dict[str, str]:
     return {key: value for key, mark, value in lines if mark}
 
 
-def _tree(block: str, subject: str) -> Tree:
-    """Splits come first, then leaves: a child c < 0 is leaf -c - 1."""
+def _tree(block: str, subject: str) -> tuple[Tree, bool]:
+    """A tree, and whether a split of it knows missing values.
+
+    Splits come first, then leaves: a child c < 0 is leaf -c - 1.
+    """
     pairs = _pairs("number=" + block)
     leaves = numbers(_list(pairs, "leaf_value", subject), subject)
     splits = len(leaves) - 1
@@ -91,7 +98,7 @@ def _tree(block: str, subject: str) -> Tree:
     nothing = np.full(splits + 1, LEAF)
     threshold = numbers(_list(pairs, "threshold", subject) if splits else [], subject, length=splits)
     gain = numbers(_list(pairs, "split_gain", subject) if splits else [], subject, length=splits)
-    return Tree(
+    tree = Tree(
         feature=np.concatenate([feature, nothing]),
         threshold=np.concatenate([threshold, np.full(splits + 1, np.nan)]),
         left=np.concatenate([np.where(left < 0, splits - left - 1, left), nothing]),
@@ -102,6 +109,7 @@ def _tree(block: str, subject: str) -> Tree:
         hessian=both("internal_weight", "leaf_weight"),
         count=both("internal_count", "leaf_count"),
     )
+    return tree, bool((kind & MISSING).any())
 
 
 def _list(pairs: Mapping[str, str], name: str, subject: str) -> list[float]:

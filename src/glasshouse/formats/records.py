@@ -148,6 +148,7 @@ class TreeEnsemble:
         trees: in the order in which they are added.
         settings: of boosting, where the file states them: ``eta``, ``reg_lambda``.
         tables: counts of categories that stand beside the trees.
+        missing: rows with missing values went through a split, as the document shows; False: it does not.
     """
 
     objective: Literal["logistic", "squared"]
@@ -158,6 +159,7 @@ class TreeEnsemble:
     trees: tuple[Tree, ...]
     settings: Mapping[str, float] = field(default_factory=dict)
     tables: tuple[CategoryTable, ...] = ()
+    missing: bool = False
 
     def __post_init__(self) -> None:
         widest = max((int(tree.feature.max()) for tree in self.trees), default=-1)

@@ -63,6 +63,8 @@ ON_COHORT: Final = {
     },
 }
 """Control of attacks on survival tables."""
+SLACK: Final = 1e-6
+"""Rounding of a cut at an end of a column's range."""
 BOOSTED: Final = frozenset({"xgb_bagging", "xgb_cyclic"})
 
 
@@ -167,10 +169,53 @@ def in_entries(trees: TreeEnsemble, view: View, *, subject: str) -> TreeEnsemble
     a document names by hashes are those of the schema's levels.
 
     Raises:
-        Inapplicable: columns that the app's trees cannot have seen as one number each.
+        Inapplicable: columns that the app's trees cannot have seen as one number each, or rows with missing
+            values.
     """
-    if view.terms.options.get("units") != "raw":
-        return trees
+    raw = view.terms.options.get("units") == "raw"
+    trees = _over_entries(trees, view, subject=subject) if raw else trees
+    inputs = view.terms.architecture.inputs
+    if isinstance(inputs, Row):
+        check_present(trees, inputs, subject=subject)
+    return trees
+
+
+def check_present(trees: TreeEnsemble, table: Row, *, subject: str) -> None:
+    """Refuse trees of rows with missing values, which are on neither side of a split, and of other columns.
+
+    A library takes a value for missing where an app tells it so, often 0. The document shows it by splits
+    that know missing values, or have every value of a column on one side.
+
+    Raises:
+        Inapplicable: as said.
+    """
+    (width,), fix = table.shape, "declare what is missing as values of its own, and encode it before training"
+    if trees.features != width:
+        needs = f"trees over the {width} entries of an encoded row"
+        fix = 'state federation.options.units = "raw" where trees see the table\'s own numbers'
+        raise Inapplicable(subject, needs=needs, got=f"trees over {trees.features} features", fix=fix)
+    low, high = (0.0, 1.0 + SLACK) if trees.strict else (-SLACK, 1.0)
+    found = "a split that knows missing values" if trees.missing else ""
+    hot = [
+        i for column, place in table.places() if not column.numeric for i in range(place.start, place.stop)
+    ]
+    values, every_left = False, trees.strict
+    for tree in trees.trees:
+        plain = np.array([n for n in np.flatnonzero(tree.feature != LEAF) if n not in tree.categories], int)
+        cuts = tree.threshold[plain]
+        # Rows whose value is below, or not above, the cut go left; every value is from 0 to 1.
+        aside = (cuts <= low) | (cuts > high) if trees.strict else (cuts < low) | (cuts >= high)
+        found = found or ("a split with all values on one side" if aside.any() else "")
+        values = values or bool((np.isin(tree.feature[plain], hot) & (cuts == 1)).any())
+        every_left = every_left and bool(tree.missing_left[plain].all())
+    if found or (every_left and values):
+        # XGBoost's "exact" sends all missing values left and cuts a category at a half; "hist" at 1.
+        got = found or "values for missing ones to the left, in trees that cut at values"
+        raise Inapplicable(subject, needs="trees of rows without a missing value", got=got, fix=fix)
+
+
+def _over_entries(trees: TreeEnsemble, view: View, *, subject: str) -> TreeEnsemble:
+    """Trees over columns, over entries; as :func:`in_entries`."""
     table = table_in(view, subject=subject)
     named = {table_.column for table_ in trees.tables} | {
         int(tree.feature[node]) for tree in trees.trees for node in tree.categories

@@ -184,6 +184,25 @@ def count_rows(trees: TreeEnsemble, how: Configuration, *, subject: str) -> Coun
     return _merged(Counted(sums=sums, counts=np.round(counts).astype(np.int64), base=base))
 
 
+def check_total(counted: Counted, trees: TreeEnsemble, *, announced: int, subject: str) -> None:
+    """Refuse leaves that do not add up to the rows that the client announced: rows may have weights.
+
+    Twice every weight is twice every sum, and no whole number shows it. Where nothing is announced, the
+    document itself must count rows.
+
+    Raises:
+        Inapplicable: another total.
+    """
+    total = int(counted.counts.sum())
+    if total != announced and not (trees.trees[0].count is not None and not announced):
+        raise Inapplicable(
+            subject,
+            needs=f"sums of the {announced} rows that are announced",
+            got=f"{total}",
+            fix="state eta, reg_lambda and subsample in federation.options; rows with weights are not read",
+        )
+
+
 def _merged(counted: Counted) -> Counted:
     """Leaves of one box as one: they differ by a question that the document does not determine."""
     sums = counted.sums

@@ -82,8 +82,14 @@ class CellMembership:
         row, label = _floats(challenge), _labels(challenge)
 
         def score(trees: TreeEnsemble, update: Update) -> float:
-            del update
-            solved = solve_cells(trees, view.terms, effort=self.effort, subject=SUBJECT, public=auxiliary)
+            solved = solve_cells(
+                trees,
+                view.terms,
+                announced=update.examples,
+                effort=self.effort,
+                subject=SUBJECT,
+                public=auxiliary,
+            )
             return float(log_odds(solved, row, label, auxiliary).mean())
 
         return (score_clients(view, score, nobody=float(np.log(HALF / (1 + HALF))), subject=SUBJECT),)

@@ -1,10 +1,12 @@
 """Cuts are values: every threshold of a histogram tree occurs in the client's column, exactly.
 
 XGBoost's ``hist`` cuts a column at values that occur: a threshold is the smallest value of the rows that go
-right. LightGBM and scikit-learn cut between values, so that their thresholds are bounds and nothing is
-claimed.
+right. LightGBM, scikit-learn and XGBoost's ``exact`` cut between values, so that their thresholds are bounds
+and nothing is claimed.
 
 Source: our own observation; the sketch is described in Chen & Guestrin 2016, arXiv:1603.02754, section 3.3.
+
+Breaks when: an app tells the library to take a value for missing, and no split of the document shows it.
 """
 
 from dataclasses import dataclass

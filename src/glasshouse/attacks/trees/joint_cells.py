@@ -18,7 +18,7 @@ from glasshouse.attacks.base import Claim, Needs, Reconstruction
 from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.parts.documents import ON_CLINIC, Received, first_trees, needs
 from glasshouse.attacks.tabular import Certainty, leaves_of
-from glasshouse.attacks.trees.algebra import Configuration, count_rows, sums_of
+from glasshouse.attacks.trees.algebra import Configuration, check_total, count_rows, sums_of
 from glasshouse.attacks.trees.boxes import Background, Possible
 from glasshouse.attacks.trees.cells import Solution, count_cells
 from glasshouse.attacks.trees.programs import Effort
@@ -70,7 +70,14 @@ class JointCells:
         got, trees = first_trees(view, subject=SUBJECT)
         table = view.terms.architecture.inputs
         public = view.grants.auxiliary
-        solution = solve_cells(trees, view.terms, effort=self.effort, subject=SUBJECT, public=public)
+        solution = solve_cells(
+            trees,
+            view.terms,
+            announced=got.update.examples,
+            effort=self.effort,
+            subject=SUBJECT,
+            public=public,
+        )
         level = np.where(solution.certain, int(Certainty.UNIQUE), int(Certainty.GUESSED))
         cells, within = solution.cells, table.range
         leaves = leaves_of(got.about, cells.lower, cells.upper, solution.counts, level, within=within)
@@ -78,11 +85,12 @@ class JointCells:
 
 
 def solve_cells(
-    trees: TreeEnsemble, terms: Terms, *, effort: Effort, subject: str, public: Batch | None
+    trees: TreeEnsemble, terms: Terms, *, announced: int, effort: Effort, subject: str, public: Batch | None
 ) -> Solution:
     """Rows of each label per joint cell of a client's first trees, under the terms' configuration.
 
-    Of all numbers that fit, those nearest to ``public`` rows.
+    ``announced``: rows of the client; 0: it says nothing. Of all numbers that fit, those nearest to
+    ``public`` rows.
 
     Raises:
         Inapplicable: as ``leaf_algebra``.
@@ -95,9 +103,11 @@ def solve_cells(
             fix="leaf_algebra adds the leaves of such a split up",
         )
     how = Configuration.of(terms.options, subject=subject, stated=trees.settings)
+    counted = count_rows(trees, how, subject=subject)
+    check_total(counted, trees, announced=announced, subject=subject)
     return count_cells(
         trees,
-        count_rows(trees, how, subject=subject),
+        counted,
         [sums_of(trees, t, how) for t in range(1, len(trees.trees))],
         reg_lambda=how.reg_lambda,
         effort=effort,

@@ -16,9 +16,8 @@ import torch
 from glasshouse.attacks.base import Claim, Labels, Needs
 from glasshouse.attacks.parts.documents import ON_CLINIC, first_trees, needs
 from glasshouse.attacks.tabular import Certainty, Fact, What, facts_of, leaves_of
-from glasshouse.attacks.trees.algebra import Configuration, count_rows
+from glasshouse.attacks.trees.algebra import Configuration, check_total, count_rows
 from glasshouse.attacks.trees.category_tables import counts_in
-from glasshouse.errors import Inapplicable
 from glasshouse.registry import Card, Offer
 from glasshouse.rng import Rng
 from glasshouse.transcript.view import View
@@ -53,15 +52,8 @@ class LeafAlgebra:
         got, trees = first_trees(view, subject=SUBJECT)
         how = Configuration.of(view.terms.options, subject=SUBJECT, stated=trees.settings)
         counted = count_rows(trees, how, subject=SUBJECT)
+        check_total(counted, trees, announced=got.update.examples, subject=SUBJECT)
         total = counted.counts.sum(0)
-        stated = trees.trees[0].count is not None and not got.update.examples  # by the document alone
-        if total.sum() != got.update.examples and not stated:
-            raise Inapplicable(
-                SUBJECT,
-                needs=f"sums of the {got.update.examples} rows that are announced",
-                got=f"{total.sum()}",
-                fix="state eta, reg_lambda and subsample in federation.options",
-            )
         certain = np.full_like(counted.counts, Certainty.PROVED)
         low, high = view.terms.architecture.inputs.range
         facts = [

@@ -1,0 +1,133 @@
+"""Trees of other settings than ours: an attack says nothing about them, or what it proves is true."""
+
+from dataclasses import replace
+from functools import cache
+
+import lightgbm
+import numpy as np
+import pytest
+import torch
+import xgboost
+from document_views import Played
+
+from glasshouse import registry
+from glasshouse.attacks.base import tensors_of
+from glasshouse.attacks.trees.cut_values import CutValues
+from glasshouse.attacks.trees.joint_cells import JointCells
+from glasshouse.attacks.trees.leaf_algebra import LeafAlgebra
+from glasshouse.attacks.trees.programs import Effort
+from glasshouse.attacks.trees.rounded_leaves import RoundedLeaves
+from glasshouse.data.tables.clinic import clinic
+from glasshouse.errors import Inapplicable, NothingClaimed
+from glasshouse.formats.base import read_document
+from glasshouse.formats.carried import NAME, tensor_of
+from glasshouse.metrics.base import ScoreContext
+from glasshouse.rng import Rng
+
+COUNT = 80
+SOURCE = clinic("")
+ROWS = SOURCE.splits["train"].batch()
+BATCH = ROWS.pick(torch.arange(COUNT))
+X, Y = BATCH.inputs.numpy(), BATCH.labels.numpy()
+ABSENT = X.copy()
+ABSENT[::3, 0] = np.nan
+EVEN = np.where(np.arange(COUNT) % 2, 2.0, 1.0)
+ATTACKS = (
+    LeafAlgebra(),
+    CutValues(),
+    JointCells(effort=Effort(seconds=2.0, certify=30)),
+    RoundedLeaves(digits=17),
+)
+XGBOOST = {
+    "as ours": ({}, {}),
+    "exact": ({"tree_method": "exact"}, {}),
+    "approx": ({"tree_method": "approx"}, {}),
+    "missing values": ({}, {"data": ABSENT}),
+    "zeros for missing": ({}, {"missing": 0.0}),
+    "positives count three times": ({"scale_pos_weight": 3.0}, {}),
+    "whole weights": ({}, {"weight": EVEN}),
+    "every weight is two": ({}, {"weight": np.full(COUNT, 2.0)}),
+    "margins": ({}, {"base_margin": np.full(COUNT, 0.7)}),
+    "forest": ({"num_parallel_tree": 3, "eta": 1.0}, {}),
+    "monotone": ({"monotone_constraints": "(1" + ",0" * (X.shape[1] - 1) + ")"}, {}),
+    "bounded steps": ({"max_delta_step": 0.3}, {}),
+}
+LIGHTGBM = {
+    "as ours": ({}, X),
+    "missing values": ({}, ABSENT),
+    "zeros for missing": ({"zero_as_missing": True}, X),
+    "smoothed": ({"path_smooth": 5.0}, X),
+    "bagging": ({"bagging_freq": 1, "bagging_fraction": 0.6}, X),
+}
+
+
+def of_xgboost(name: str) -> bytes:
+    how, data = XGBOOST[name]
+    rows = xgboost.DMatrix(**{"data": X, "label": Y, "nthread": 1, **data})
+    base = {"objective": "binary:logistic", "max_depth": 3, "nthread": 1}
+    return bytes(xgboost.train({**base, **how}, rows, 2).save_raw("json"))
+
+
+def of_lightgbm(name: str) -> bytes:
+    how, data = LIGHTGBM[name]
+    base = {"objective": "binary", "verbose": -1, "num_threads": 1, "min_data_in_leaf": 5}
+    return lightgbm.train({**base, **how}, lightgbm.Dataset(data, Y), 2).model_to_string().encode()
+
+
+@cache
+def honest() -> Played:
+    """A federation of one client, whose document is replaced."""
+    return Played(SOURCE, BATCH, "xgb_bagging", auxiliary=ROWS.pick(torch.arange(200, 500)))
+
+
+def proofs(document: bytes, **options) -> dict[str, tuple[int, int]]:
+    """By attack and kind of claim, how many assertions are proved, and how many of them are true."""
+    view = honest().view()
+    (seen,) = view.rounds
+    update = replace(seen.updates[0], tensors={NAME: tensor_of(document, 2**21)})
+    terms = replace(view.terms, options=options)
+    view = replace(view, terms=terms, rounds=(replace(seen, updates={0: update}),))
+    truth = torch.cat([BATCH.inputs.double(), BATCH.labels.double()[:, None]], 1)
+    found = {}
+    for attack in ATTACKS:
+        try:
+            claims = [claim for claim in attack.run(view, rng=Rng.root(0)) if claim.proofs]
+        except Inapplicable:
+            continue
+        for claim in claims:
+            metric = registry.load("metrics", claim.proofs)()
+            try:
+                true = metric.score(
+                    tensors_of(claim)[metric.reads], truth, context=ScoreContext(inputs=SOURCE.inputs)
+                )
+            except NothingClaimed:
+                continue
+            found[f"{type(attack).__name__} {claim.kind}"] = len(true), int((true == 1).sum())
+    return found
+
+
+@pytest.mark.parametrize("name", XGBOOST)
+def test_what_is_proved_of_xgboosts_trees_is_true(name):
+    found = proofs(of_xgboost(name))
+    assert all(stated == true for stated, true in found.values()), found
+    assert len(found) == 5 if name in ("as ours", "approx") else len(found) < 5
+
+
+@pytest.mark.parametrize("name", LIGHTGBM)
+def test_what_is_proved_of_lightgbms_trees_is_true(name):
+    found = proofs(of_lightgbm(name), eta=0.1, reg_lambda=0.0)
+    assert all(stated == true for stated, true in found.values()), found
+    assert bool(found) == (name == "as ours")
+
+
+def test_the_document_says_where_missing_values_would_go():
+    """What tells ``exact`` and rows with missing values from ``hist``: right for hist, left for exact."""
+    read = {name: read_document(of_xgboost(name))[1] for name in ("as ours", "exact", "missing values")}
+    assert [one.exact_cuts for one in read.values()] == [True, False, False]
+    assert [one.missing for one in read.values()] == [False, False, True]
+
+
+def test_trees_over_other_columns_than_the_tables_are_refused():
+    rows = xgboost.DMatrix(X[:, :2], Y, nthread=1)
+    other = xgboost.train({"objective": "binary:logistic", "max_depth": 2, "nthread": 1}, rows, 1)
+    assert proofs(bytes(other.save_raw("json"))) == {}
