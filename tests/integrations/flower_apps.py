@@ -91,7 +91,7 @@ def message_client(model=MODEL, mods=(), fails=(), network=None, order=None, **s
     return app
 
 
-def numpy_client(mods=()):
+def numpy_client(mods=(), model=MODEL):
     """A client of the legacy API: lists of arrays."""
 
     class Client(NumPyClient):
@@ -99,7 +99,7 @@ def numpy_client(mods=()):
             self.number = number
 
         def fit(self, parameters, config):
-            network = start()
+            network = start(model)
             state = zip(network.state_dict(), parameters, strict=True)
             network.load_state_dict({name: torch.tensor(a) for name, a in state})
             loss = train(network, self.number)

@@ -21,7 +21,7 @@ NODES = (7_001, 7_002, 7_003)
 TINY = Architecture.of("mlp", (1, 8, 8), 10, {"hidden": 4, "mean": 0.0, "std": 1.0})
 
 
-def run(server, client, folder, *, model=apps.MODEL, nodes=NODES, offline=None):
+def run(server, client, folder, *, model=TINY, nodes=NODES, offline=None):
     grid = InProcessGrid(apps=dict.fromkeys(nodes, client), offline=offline)
     run_in_process(capture(server, folder / "run", model=model, terms=apps.TERMS), grid)
     return read_transcript(folder / "run" / "transcript")
@@ -37,16 +37,22 @@ def refusals(folder):
 
 def secure_client(folder):
     mods = [
-        guard_mod(apps.MODEL, reports=folder),
+        guard_mod(TINY, reports=folder),
         secaggplus_mod,
-        preflight_mod(apps.MODEL, reports=folder, most=99),
+        preflight_mod(TINY, reports=folder, most=99),
     ]
-    return numpy_client(mods=mods)
+    return numpy_client(mods=mods, model=TINY)
+
+
+def server_of(rounds, **settings):
+    """A server that starts from the tiny network: what is refused here does not depend on the network."""
+    strategy = apps.LegacyFedAvg(initial_parameters=apps.first_parameters(TINY))
+    return workflow_server(rounds, strategy=strategy, **settings)
 
 
 def test_nothing_travels_in_clear_beside_a_secure_sum(tmp_path):
     """Metrics are taken out and counts are 1; those of an evaluation too, which would give them away."""
-    transcript = run(workflow_server(2, secure=True), secure_client(tmp_path / "guard"), tmp_path)
+    transcript = run(server_of(2, secure=True), secure_client(tmp_path / "guard"), tmp_path)
     assert [record.aggregate is not None for record in transcript.rounds] == [True, True]
     metrics = [m for record in transcript.rounds for m in record.metrics]
     assert [m.values for m in metrics if m.stage == "train"] == [{"num_examples": 1}] * 6
@@ -58,8 +64,8 @@ def test_nothing_travels_in_clear_beside_a_secure_sum(tmp_path):
 
 
 def test_counts_of_an_evaluation_without_secure_sums_are_the_clients_own(tmp_path):
-    guarding = numpy_client(mods=[guard_mod(apps.MODEL, reports=tmp_path / "guard")])
-    transcript = run(workflow_server(1), guarding, tmp_path)
+    guarding = numpy_client(mods=[guard_mod(TINY, reports=tmp_path / "guard")], model=TINY)
+    transcript = run(server_of(1), guarding, tmp_path)
     evaluated = [m.values for m in transcript.rounds[0].metrics if m.stage == "evaluate"]
     assert [values["num_examples"] for values in evaluated] == [apps.EXAMPLES] * 3
 
@@ -111,7 +117,7 @@ def test_terms_that_may_show_a_single_update_are_refused(stage, change, word, tm
                 client(deepcopy(message), context)
         return client(message, context)
 
-    transcript = run(workflow_server(1, secure=True), tampered, tmp_path)
+    transcript = run(server_of(1, secure=True), tampered, tmp_path)
     assert all(record.aggregate is None for record in transcript.rounds)
     refused = refusals(tmp_path / "guard")
     assert len(refused) == len(NODES)
