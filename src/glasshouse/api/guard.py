@@ -160,6 +160,7 @@ def own_examples(name: str, architecture: Architecture) -> tuple[Tensor, Tensor]
     channels, side, _ = architecture.inputs.size
     source = load_data(named_source(name), resize=side, channels=channels)
     part = next(iter(source.splits.values()))
+    # Sources are often sorted by class: the first examples would be of one.
     order = torch.randperm(len(part), generator=torch.Generator().manual_seed(0))[: TRIED + OTHERS]
     batch = part.batch(order)
     if int(batch.labels.max()) >= architecture.classes:

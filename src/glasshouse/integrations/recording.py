@@ -239,6 +239,7 @@ class Recording:
             this = self._rounds.get(number)
             if this is None or not this.secure or not examples:
                 return
+            # The server sees a weighted mean; the transcript holds sums, from which it follows.
             weight = float(sum(examples.values()))
             clients = [self._client(node) for node in examples]
             self._store(

@@ -143,10 +143,12 @@ def _histogram(data: Mapping[str, Any], peers: Sequence[Mapping[str, Any]]) -> D
     series = _series(data)
     values = [_floats(s["values"]) for s in series]
     pooled = _pool(series, peers, "values")
+    # Bins and axes are those of all drawings that stand side by side, so that they can be compared.
     edges = np.histogram_bin_edges(pooled, bins=min(40, max(8, int(np.sqrt(len(pooled)) * 2))))
     shares = [np.histogram(v, edges)[0] / len(v) for v in (*values, *(p["values"] for p in peers))]
     across = svg.scale(edges.tolist(), count=5)
     up = svg.scale(np.concatenate(shares).tolist(), include=(0.0,), count=4)
+    # The others have only set the height of the axis.
     shares = shares[: len(values)]
     shapes = []
     for i, share in enumerate(shares):

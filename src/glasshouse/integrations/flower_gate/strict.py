@@ -49,6 +49,7 @@ def check_wire(body: bytes, kind: type[Any]) -> None:
     while waiting:
         place, end, descriptor, depth = waiting.pop()
         while place < end:
+            # A small message can hold millions of empty fields.
             seen += 1
             if seen > FIELDS:
                 raise NotStrict("number of fields")

@@ -61,6 +61,7 @@ class GateLauncher(ClientProcessJobLauncher):
         app = Path(workspace.get_app_dir(job))
         try:
             policy = read_policy(Path(self.policy))
+            # A restart finds the code moved away: it is known by the digest that was noted when it passed.
             note = app.parent / NOTE
             digest = note.read_text() if note.exists() else app_digest(app)
             found = examine_job(
@@ -74,6 +75,7 @@ class GateLauncher(ClientProcessJobLauncher):
         except (GlasshouseError, OSError, ValueError) as error:
             self.logger.error("the site's gate: %s", type(error).__name__)
             raise RuntimeError(REFUSED) from None
+        # In fixed words: the reasons are the site's, and this text goes back to the server.
         if found:
             raise RuntimeError(REFUSED)
         return super().launch_job(job_meta, fl_ctx)

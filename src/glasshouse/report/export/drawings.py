@@ -198,6 +198,7 @@ def _style() -> str:
         ".area{fill-opacity:.2}.band{opacity:.14}.track,.plot,.stretch,svg{overflow:visible}",
         ".stretch *{vector-effect:non-scaling-stroke}",
     ]
+    # A verdict's tone and a series' hue are the page's: a figure in a paper can be held beside it.
     for kind, name in _TONES.items():
         tone = colours[name]
         rules.append(f".{kind} .mark,.{kind} .disc,.{kind} .whisker{{stroke:{tone}}}")

@@ -97,6 +97,7 @@ def gallery(reading: Reading, readings: Readings, run: Path, *, show: bool) -> G
     beside = (e for e in readings.result.exhibits if (e.scenario, e.title) == (finding.scenario, title))
     exhibit = next((e for e in beside if e.kind in ("pictures", "sentences")), None)
     columns = [str(name) for name in exhibit.data.get("columns", ())] if exhibit else []
+    # Without the column of the private examples nothing shows what was made of them.
     if exhibit is None or len(columns) < 2:
         return None
     names = (columns[0], cards.attack(columns[1]))
