@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol, final
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -140,9 +141,29 @@ def losses_of(model: nn.Module, batch: Batch) -> Tensor:
     return task_of(model).losses(model(batch.inputs), batch.labels, batch.inputs)
 
 
-def draws_at_random(model: nn.Module) -> bool:
-    """Whether a layer draws at random in training mode, as dropout does."""
-    return any(map(_is_random, model.modules()))
+def draws_at_random(model: nn.Module, inputs: Tensor, training: Training) -> bool:
+    """Whether a network answers the same examples differently from pass to pass, as with dropout.
+
+    Asked of the network itself, so that what its code draws counts like what a layer does.
+
+    Args:
+        model: is left in the mode in which clients train it.
+        inputs: some examples, (B, ...), B > 0.
+        training: the mode.
+    """
+    set_mode(model, training, dropout=True)
+    buffers = {name: t.clone() for name, t in model.named_buffers()}
+    answers: list[Tensor] = []
+    # A batch norm in training mode refuses a batch of one.
+    inputs = inputs if len(inputs) > 1 else torch.cat([inputs, inputs])
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        for seed in range(2):
+            torch.manual_seed(seed)
+            answers.append(model(inputs))
+            # A running statistic moved by the first pass is no draw.
+            for name, t in model.named_buffers():
+                t.copy_(buffers[name])
+    return not torch.equal(answers[0], answers[1])
 
 
 def _is_random(module: nn.Module) -> bool:

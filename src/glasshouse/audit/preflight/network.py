@@ -105,16 +105,18 @@ def _unfit(defense: NetworkBound, network: Architecture, federation: Federation)
 
 def _patterns(training: Training, network: Architecture) -> Iterator[Problem]:
     """Patterns of names that match nothing in the model, or leave nothing to be sent."""
-    apart = {"personal": training.personal, "fixed": training.fixed}
-    if not any(apart.values()):
+    stated = {"personal": training.personal, "fixed": training.fixed, "frozen": training.frozen}
+    if not any(stated.values()):
         return
     with without_memory(network):
         model = build(network)
     names = list(model.state_dict())
     layers = sorted({name.rpartition(".")[0] for name in names})
-    for key, patterns in apart.items():
+    # A layer stays in evaluation whether it has tensors or not, as dropout has none.
+    matched = {"frozen": [name for name, _ in model.named_modules() if name]}
+    for key, patterns in stated.items():
         for pattern in patterns:
-            if not any(covers((pattern,), name) for name in names):
+            if not any(covers((pattern,), name) for name in matched.get(key, names)):
                 needs = "patterns of names of the model's layers"
                 yield Problem(
                     path=f"federation.training.{key}",

@@ -254,12 +254,12 @@ def _remarks(setting: Setting, proved: Guarantee | None) -> tuple[str, ...]:
             "Running statistics of batch norms leave the clients without noise: a guarantee about updates "
             "does not cover them, and none is stated."
         )
-    if setting.terms.training.mode == "training" and draws_at_random(
-        setting.build(setting.terms.architecture)
+    if setting.terms.sends in ("gradient", "delta", "parameters") and draws_at_random(
+        setting.build(setting.terms.architecture), setting.private.inputs[:2], setting.terms.training
     ):
         remarks.append(
-            "Clients train with dropout. Nobody knows what it drew, so attacks repeat their training without "
-            "it: what they find is a lower end."
+            "Clients train with dropout, or with other draws of the network. Nobody knows what it drew, so "
+            "attacks do not repeat them: what they find is a lower end."
         )
     return tuple(remarks)
 

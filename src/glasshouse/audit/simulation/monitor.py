@@ -25,7 +25,7 @@ from glasshouse.tasks.base import Task
 from glasshouse.tensors import take_prefix
 from glasshouse.transcript.record import Log
 from glasshouse.truth.record import Used
-from glasshouse.wire import Aggregate, Batch, Broadcast, Trained, Update
+from glasshouse.wire import CONTROL, Aggregate, Batch, Broadcast, Trained, Update
 
 POINTS: Final = 12
 """Largest number of rounds in which the accuracy of the global model is measured, besides the end."""
@@ -57,7 +57,8 @@ class Accuracies:
         agreed = self.setting.terms.architecture
         if broadcast.client is not None or broadcast.architecture != agreed:
             return
-        self._known |= broadcast.tensors
+        # Control variates travel beside the model and are no part of it.
+        self._known |= {n: t for n, t in broadcast.tensors.items() if not n.startswith(CONTROL)}
         if broadcast.round % -(-self.rounds // POINTS):
             return
         model = self.setting.build(agreed)

@@ -1,0 +1,161 @@
+"""What a client sent, beside what an attack repeats at the true examples: no distance, whatever trains."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import glasshouse as gh
+from glasshouse.attacks.parts.matching.distance import objective
+from glasshouse.attacks.parts.replica import replica
+from glasshouse.settings import Optimizer, Training
+from glasshouse.tasks.classification import Classification
+
+CLASSES = 5
+IMAGES = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+LABELS = torch.tensor([0, 1, 1, 3])
+EXACT = 1e-6
+"""Share of the update's squared norm that rounding leaves."""
+
+
+class Recurrent(nn.Module):
+    """A GRU in both directions, and its last state."""
+
+    def __init__(self):
+        super().__init__()
+        self.cells, self.out = nn.GRU(8, 6, batch_first=True, bidirectional=True), nn.Linear(12, CLASSES)
+
+    def forward(self, x):
+        return self.out(self.cells(x[:, 0])[0][:, -1])
+
+
+class Twice(nn.Module):
+    """One layer and one norm, used twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.norm, self.out = nn.Linear(64, 64), nn.LayerNorm(64), nn.Linear(64, CLASSES)
+
+    def forward(self, x):
+        for _ in range(2):
+            x = self.norm(torch.tanh(self.layer(x.flatten(1))))
+        return self.out(x)
+
+
+class Cosine(nn.Module):
+    """A head of normalised weights, as for faces."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.weight = nn.Linear(64, 16), nn.Parameter(torch.randn(CLASSES, 16))
+
+    def forward(self, x):
+        return 10 * F.linear(F.normalize(self.first(x.flatten(1))), F.normalize(self.weight))
+
+
+class Experts(nn.Module):
+    """A mixture of experts."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.Linear(64, 3)
+        self.experts = nn.ModuleList(nn.Linear(64, CLASSES) for _ in range(3))
+
+    def forward(self, x):
+        x = x.flatten(1)
+        shares = self.gate(x).softmax(1)
+        return sum(shares[:, i : i + 1] * one(x) for i, one in enumerate(self.experts))
+
+
+class Scale(nn.Module):
+    """A parameter that no layer owns, and a softmax before the loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale, self.out = nn.Parameter(torch.ones(64)), nn.Linear(64, CLASSES)
+
+    def forward(self, x):
+        return self.out(x.flatten(1) * self.scale).softmax(1)
+
+
+def behind(*layers, width):
+    return lambda: nn.Sequential(*layers, nn.Flatten(), nn.Linear(width, CLASSES))
+
+
+def plain():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, CLASSES))
+
+
+NETWORKS = {
+    "recurrent": Recurrent, "twice": Twice, "cosine": Cosine, "experts": Experts, "scale": Scale,
+    "wrapped": lambda: nn.DataParallel(plain()),
+    "gated": behind(nn.Flatten(), nn.Linear(64, 32), nn.GLU(), width=16),
+    "circular": behind(nn.Conv2d(1, 4, 3, padding=1, padding_mode="circular"), nn.Mish(), width=256),
+    "shuffled": behind(nn.Conv2d(1, 4, 3), nn.PixelShuffle(2), width=144),
+    "transposed": behind(nn.ConvTranspose2d(1, 2, 3), nn.PReLU(), width=200),
+    "grouped": behind(nn.Conv2d(1, 4, 3, dilation=2), nn.Conv2d(4, 4, 3, groups=4), width=16),
+    "normed": behind(nn.Conv2d(1, 4, 3), nn.InstanceNorm2d(4, affine=True), width=144),
+    "parametrised": behind(
+        nn.Flatten(), nn.utils.parametrizations.weight_norm(nn.Linear(64, 16)), nn.ReLU(), width=16
+    ),
+}  # fmt: skip
+
+
+def distance(net, update, **told):
+    """Of what is repeated at the truth, as a share of the update's squared norm."""
+    client = replica(gh.view(net, update, input_shape=(1, 8, 8), examples=4, **told), subject="a case")
+    measure = objective(client, distance="squared")
+    return float(measure(IMAGES[None], LABELS[None]).detach()) / measure.target_square
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_gradient_of_a_network_as_people_write_it(name):
+    torch.manual_seed(0)
+    net = NETWORKS[name]()
+    update = torch.autograd.grad(F.cross_entropy(net(IMAGES), LABELS), list(net.parameters()))
+    assert distance(net.eval(), update) < EXACT
+
+
+def summed(outputs, labels):
+    return F.cross_entropy(outputs, labels, reduction="sum")
+
+
+MARGIN = Classification(classes=CLASSES, criterion="margin")
+STEPS = {
+    "margin": ({}, {"task": MARGIN}, F.multi_margin_loss, 2, None),
+    "sum": ({}, {"training": Training(reduction="sum")}, summed, 3, None),
+    "momentum and decay": (
+        {"momentum": 0.9, "weight_decay": 0.01},
+        {"optimizer": Optimizer(momentum=0.9, weight_decay=0.01)}, F.cross_entropy, 2, None,
+    ),
+    "step schedule": (
+        {}, {"optimizer": Optimizer(schedule="step", over="steps", period=2, gamma=0.5)}, F.cross_entropy, 2,
+        lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5),
+    ),
+    "cosine schedule": (
+        {}, {"optimizer": Optimizer(schedule="cosine", over="steps", period=4)}, F.cross_entropy, 2,
+        lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 4),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_two_passes_of_a_loop_as_people_write_it(name):
+    settings, told, loss, size, plan = STEPS[name]
+    torch.manual_seed(0)
+    net = plain()
+    client = copy.deepcopy(net)
+    optimizer = torch.optim.SGD(client.parameters(), lr=0.1, **settings)
+    schedule = plan(optimizer) if plan else None
+    for _ in range(2):
+        for rows in torch.arange(4).split(size):
+            optimizer.zero_grad()
+            loss(client(IMAGES[rows]), LABELS[rows]).backward()
+            optimizer.step()
+            if schedule:
+                schedule.step()
+    change = [(p - q).detach() for p, q in zip(client.parameters(), net.parameters(), strict=True)]
+    told = {**told, "sends": "delta", "batch_size": size, "local_epochs": 2, "learning_rate": 0.1}
+    assert distance(net, change, **told) < EXACT
