@@ -1,5 +1,7 @@
 """Rows, sentences and pictures that are known in part, or in another form, are no silence."""
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from glasshouse.audit.scoring.judging.policy import state_of_gain
 from glasshouse.audit.scoring.judging.recognition import CHANGES, CROSSED, recognised_form
 from glasshouse.metrics.statistics.recognised import dependence_p
 from glasshouse.metrics.tables.rows import RowsExact
+from glasshouse.modalities.image import Image
 from glasshouse.modalities.row import Column, Row
 from glasshouse.modalities.sentence import Sentence
 from glasshouse.results.judgement import ONE_SIDE
@@ -207,6 +210,39 @@ def test_labels_that_leak_are_said_to_leak():
     finding = labels_read(1, lambda own, others: own).finding()
     assert finding.verdict == "leaks"
     assert CHANGES not in " ".join(finding.lacks)
+
+
+class NoNumbers(Image):
+    """Pictures whose forms, or distances, cannot be told."""
+
+    name = "no_numbers"
+    where: ClassVar[str] = ""
+
+    def likenesses(self, candidates, originals):
+        found = super().likenesses(candidates, originals)
+        return {form: like + (torch.nan if self.where == "likenesses" else 0) for form, like in found.items()}
+
+    def apart(self, examples):
+        yield self.distance(examples, examples) + (torch.nan if self.where == "distances" else 0)
+
+
+@pytest.mark.parametrize("where", ["likenesses", "distances"])
+def test_a_modality_whose_numbers_are_none_lets_nothing_be_called_silent(where, monkeypatch):
+    """NaN is larger than nothing: each form, and each dependence, would look absent."""
+    monkeypatch.setattr(NoNumbers, "where", where)
+    one = bench(N, np.random.default_rng(5), modality=NoNumbers(size=SHAPE), margin=0.3)
+    one.claims = 1 - one.private.inputs
+    scores = one.scores()
+    assert scores.findings == ()
+    assert scores.refusals[0].needs.startswith(f"finite {where}")
+
+
+def test_sentences_say_why_no_single_victims_are_judged():
+    one, one.claims = of_sentences(np.random.default_rng(2), lambda own, other: other)
+    one.tokens, one.metrics = True, ("token_accuracy",)
+    (finding,) = one.scores().findings
+    assert finding.verdict == "not shown"
+    assert any("its claims are not compared with held-out examples" in reason for reason in finding.lacks)
 
 
 def test_the_level_of_dependence_is_that_of_its_orders():

@@ -13,7 +13,7 @@ from tests.wall.cheated import run_audit
 from tests.worlds import installed
 
 from glasshouse.audit import replay as replaying
-from glasshouse.audit.beside_code import begun, beside_code
+from glasshouse.audit.provenance.beside_code import begun, beside_code
 from glasshouse.audit.replay import replay
 
 LOOTS = '''
@@ -68,7 +68,7 @@ def package(tmp_path: Path, monkeypatch, *, found=dict, **files: str) -> type:
 
     ``found``: which distribution it is of.
     """
-    monkeypatch.setattr("glasshouse.audit.beside_code.packages_distributions", found)
+    monkeypatch.setattr("glasshouse.audit.provenance.beside_code.packages_distributions", found)
     folder = tmp_path / "package_of_others"
     for name, text in {"__init__.py": "", **files}.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -22,8 +22,8 @@ from typing import Any, Final
 from glasshouse.audit.attacking.call import AttackTask, pieces
 from glasshouse.audit.attacking.claims import Outcome, Unit, read_outcome, same_claims
 from glasshouse.audit.attacking.needs import attack_of, threat_of
-from glasshouse.audit.beside_code import Beside, begun, beside_code
 from glasshouse.audit.examine import examine
+from glasshouse.audit.provenance.beside_code import Beside, begun, beside_code
 from glasshouse.audit.replay_process import NO_NAMESPACE
 from glasshouse.audit.scoring.gains import value_of
 from glasshouse.audit.scoring.read import read_ground

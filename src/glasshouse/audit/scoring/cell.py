@@ -163,7 +163,9 @@ def _measure(
     )
     victims = victims_of(name, scored, runs, compared or ranked) if single else ()
     note = victims if isinstance(victims, str) else ""
-    why = note or ("no single examples" if judged.primary else "single victims are judged by another metric")
+    # Sentences are examples, too, but nothing ranks held-out ones beside them.
+    none = "its claims are not compared with held-out examples" if scored.rungs else "no single examples"
+    why = note or (none if judged.primary else "single victims are judged by another metric")
     scored = scored.by_people()
     measured = Measurement(
         **vars(judged),

@@ -16,11 +16,13 @@ from torch.nn.utils.rnn import pad_sequence
 from glasshouse.audit.scoring.pair import pair_claims
 from glasshouse.audit.scoring.read import Run
 from glasshouse.audit.scoring.table import MOST_VICTIMS, SHIFT_HELDOUT, claims_about_examples
+from glasshouse.errors import BadValue
 from glasshouse.metrics.base import Metric
 from glasshouse.metrics.statistics.recognised import Pair, dependence_p, recognised_p
 from glasshouse.metrics.statistics.strangers import copied_p
 from glasshouse.metrics.statistics.units import Numbers
 from glasshouse.modalities.base import Modality
+from glasshouse.tensors import all_finite
 
 __all__ = ["CHANGES", "COUNTED", "CROSSED", "holds_copy", "recognised_form"]
 
@@ -98,6 +100,7 @@ def _between(sets: Sequence[Tensor], modality: Modality) -> Iterator[Numbers]:
     member = (owners[:, None] == np.arange(len(sets))[None]).astype(np.float64)
     shares = member / member.sum(0)
     for apart in modality.apart(torch.cat([*sets])):
+        _refuse_unknown(modality, "distances", apart)
         means = shares.T @ apart.sqrt().cpu().numpy() @ shares
         within = np.diagonal(means)
         yield np.asarray(means - (within[:, None] + within[None]) / 2, dtype=np.float64)
@@ -167,7 +170,24 @@ def _trials(run: Run) -> Iterator[tuple[str, bool, float]]:
 def _best(modality: Modality, inputs: Tensor, everyone: Tensor) -> Mapping[str, Numbers]:
     """By form, how like the most like candidate is to each example, (N,)."""
     found: Mapping[str, Tensor] = modality.likenesses(inputs, everyone)
+    for form, scores in found.items():
+        _refuse_unknown(modality, f"likenesses '{form}'", scores)
     return {form: _rounded(scores.amax(0).double().cpu().numpy()) for form, scores in found.items()}
+
+
+def _refuse_unknown(modality: Modality, what: str, numbers: Tensor) -> None:
+    """Refuse numbers that are none: what cannot be asked is no silence.
+
+    Raises:
+        BadValue: some are not finite.
+    """
+    if not all_finite(numbers):
+        raise BadValue(
+            f"modality '{modality.name}'",
+            needs=f"finite {what}, or no leak can be called absent",
+            got=f"{int((~torch.isfinite(numbers)).sum())} of {numbers.numel()} not finite",
+            fix="return a number for every pair, also of constant or empty examples",
+        )
 
 
 def _rounded(scores: NDArray[np.float64]) -> Numbers:
