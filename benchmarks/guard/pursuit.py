@@ -1,7 +1,7 @@
 """The guard against crafted kinds, against models trained to pass it, in an honest zoo, and its cost.
 
-``python -m benchmarks.guard pursuit kinds|hidden|recall|adaptive|zoo|cost --out FILE`` appends a line of
-JSON per model; models that the file has already are not made again.
+``python -m benchmarks.guard pursuit kinds|hidden|delayed|recall|adaptive|zoo|cost --out FILE`` appends a
+line of JSON per model; models that the file has already are not made again.
 """
 
 import argparse
@@ -17,16 +17,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.guard import check_cost, kinds
+from benchmarks.guard import check_cost, delayed, kinds
 from benchmarks.guard.adaptive import STARTS, train_against
 from benchmarks.guard.architectures import ARCHITECTURES
 from benchmarks.guard.hidden import HIDDEN
+from glasshouse.errors import BadValue
 from glasshouse.guard.mitigate import mitigate
 from glasshouse.guard.preflight import preflight
 from glasshouse.guard.pursued import Memory
 from glasshouse.guard.pursuit.examples import Own
 from glasshouse.guard.pursuit.fresh import initialise_again
 from glasshouse.guard.pursuit.inspect import HonestRanges, inspect_in_modes
+from glasshouse.guard.watch import watch
 
 DATA = Path("../shared/data")
 
@@ -82,6 +84,38 @@ def judge_hidden(options: argparse.Namespace, known: set[str]) -> Iterator[dict[
             if key not in known:
                 case = make(dealt.known, seed)
                 yield {"name": key, **judge_case(case, dealt, own, HonestRanges.of(case.model, own), seed)}
+
+
+def judge_delayed(options: argparse.Namespace, known: set[str]) -> Iterator[dict[str, Any]]:
+    """What opens in the course of local training: read from the whole change, and what the guard says."""
+    for seed in range(*options.seeds):
+        dealt = kinds.pictures(*cifar("test"), seed)
+        own = Own(inputs=dealt.own[0], targets=dealt.own[1])
+        for name, make in delayed.DELAYED.items():
+            key = f"{name}, seed {seed}"
+            if key in known:
+                continue
+            case = make(dealt.known, seed)
+            twin, _ = initialise_again(case.model, seed=100 + seed)
+            line: dict[str, Any] = {"name": key}
+            for whose, model in (("", case.model), ("honest_", twin)):
+                trained = copy.deepcopy(model)
+                delayed.train(trained, dealt.batch)
+                update = delayed.change(model, trained)
+                seen, clear = kinds.read(case, [update], dealt.batch[0], singles=bool(whose))
+                line |= {f"{whose}read_18": float(seen.double().mean())}
+                line |= {f"{whose}read_30": float(clear.double().mean())}
+            # A client that watches its training sees the rest before it sends.
+            trained = copy.deepcopy(case.model)
+            with watch(trained) as watched:
+                delayed.train(trained, dealt.batch)
+            update = delayed.change(case.model, trained)
+            outcome = preflight(update, case.model, *dealt.batch, watched=watched)
+            clear = kinds.read(case, [update], dealt.batch[0])[1]
+            named = {leak.example for leak in outcome.leaks} & set(clear.nonzero()[:, 0].tolist())
+            judged = inspect_in_modes(case.model, own, honest=HonestRanges.of(case.model, own))
+            line |= {"verdict": judged.verdict, "findings": judged.findings}
+            yield {**line, "read_clear": int(clear.sum()), "named_of_clear": len(named)}
 
 
 def judge_case(
@@ -211,7 +245,10 @@ def zoo(options: argparse.Namespace, known: set[str]) -> Iterator[dict[str, Any]
 
 def _verdict(model: nn.Module, own: Own, honest: HonestRanges) -> dict[str, Any]:
     started = time.process_time()
-    judged = inspect_in_modes(model, own, honest=honest)
+    try:
+        judged = inspect_in_modes(model, own, honest=honest)
+    except BadValue as error:  # its own training had diverged: it is no honest model
+        return {"verdict": "diverged", "findings": [str(error)], "coverage": "", "reason": ""}
     measures = ("rows", "rows_visible", "excess", "excess_visible", "crowds", "crowds_visible")
     return {
         "verdict": judged.verdict,
@@ -279,6 +316,7 @@ def _each(model: nn.Module, change: Callable[[Tensor], Tensor]) -> nn.Module:
 PARTS: Mapping[str, Callable[[argparse.Namespace, set[str]], Iterator[dict[str, Any]]]] = {
     "kinds": judge_kinds,
     "hidden": judge_hidden,
+    "delayed": judge_delayed,
     "recall": recall,
     "adaptive": adapt,
     "zoo": zoo,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from benchmarks.guard import hidden, kinds
+from benchmarks.guard import delayed, hidden, kinds
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -13,12 +13,15 @@ from torch.nn import functional as F
 from glasshouse.guard.layers.views import Uses, uses_of
 from glasshouse.guard.mitigate import mitigate
 from glasshouse.guard.preflight import Memory, preflight
+from glasshouse.guard.pursuit.ahead import steps_ahead, train_ahead
 from glasshouse.guard.pursuit.alone import depends_on_others
 from glasshouse.guard.pursuit.examples import Own, goals
 from glasshouse.guard.pursuit.found import look
 from glasshouse.guard.pursuit.fresh import initialise_again
 from glasshouse.guard.pursuit.groups import groups_of
+from glasshouse.guard.pursuit.honest import NOTHING, Ranges
 from glasshouse.guard.pursuit.inspect import HonestRanges, inspect_in_modes, modes_of
+from glasshouse.guard.pursuit.limits import LONGEST
 from glasshouse.guard.pursuit.pulls import pulls_of
 from glasshouse.guard.pursuit.rows import Piece, as_rows, divisions, without_rows
 
@@ -383,3 +386,56 @@ def test_rows_of_a_piece_are_those_of_the_vector() -> None:
     left = without_rows(vector, piece, [1])
     assert (left != vector).nonzero()[:, 0].tolist() == [4, 8, 12]
     assert vector[4] == 4
+
+
+@pytest.mark.parametrize("disguise", delayed.DELAYED)
+def test_what_opens_in_local_training_is_seen_ahead(disguise: str, dealt: kinds.Pictures) -> None:
+    case, own = delayed.DELAYED[disguise](dealt.known, 0), own_of(dealt)
+    twin, _ = initialise_again(case.model, seed=5)
+    ahead, usual = train_ahead(case.model, own), train_ahead(twin, own)
+    assert ahead is not None
+    assert usual is not None
+    assert most_added(case.model, own) == 0
+    assert most_added(ahead, own) > most_added(usual, own) + 0.1
+
+
+def test_a_verdict_says_after_how_many_steps_a_read_out_opens(dealt: kinds.Pictures) -> None:
+    case, own = delayed.DELAYED["behind the head of zeros"](dealt.known, 0), own_of(dealt)
+    nothing = HonestRanges(measure=lambda mode, steps: Ranges(), measure_rounds=lambda mode, models: NOTHING)
+    judged = inspect_in_modes(case.model, own, honest=nothing)
+    assert judged.verdict == "refused"
+    assert judged.findings[0].startswith(f"after {steps_ahead(own)} steps of training on your examples, ")
+
+
+def test_nobody_knows_the_steps_without_the_examples(dealt: kinds.Pictures) -> None:
+    own = own_of(dealt)
+    counts = {steps_ahead(own[start : start + 16]) for start in range(0, 160, 16)}
+    assert steps_ahead(own) == steps_ahead(own_of(dealt))
+    assert len(counts) > 3
+
+
+class Times(nn.Module):
+    """Logits of another model, times a number."""
+
+    def __init__(self, model: nn.Module, number: float) -> None:
+        super().__init__()
+        self.model, self.number = model, number
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        logits: Tensor = self.model(inputs) * self.number
+        return logits
+
+
+def test_a_model_whose_gradients_are_not_finite_cannot_be_trained(dealt: kinds.Pictures) -> None:
+    own, model = own_of(dealt, 64), nn.Sequential(nn.Flatten(), nn.Linear(hidden.SIZE, 10))
+    assert train_ahead(Times(model, math.inf), own) is None
+    assert train_ahead(model, own) is not None
+
+
+def test_a_step_ahead_moves_weights_by_a_tenth_at_most(dealt: kinds.Pictures) -> None:
+    own, model = own_of(dealt, 64), nn.Sequential(nn.Flatten(), nn.Linear(hidden.SIZE, 10))
+    ahead = train_ahead(Times(model, 1e6), own)
+    assert ahead is not None
+    before, after = (torch.cat([p.detach().flatten() for p in m.parameters()]) for m in (model, ahead))
+    moved = float((after - before).norm() / before.norm())
+    assert 0.01 < moved <= (1 + LONGEST) ** steps_ahead(own) - 1

@@ -10,6 +10,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
+from glasshouse.errors import BadValue
+from glasshouse.guard.pursuit.ahead import steps_ahead, train_ahead
 from glasshouse.guard.pursuit.alone import depends_on_others, differs_in_evaluation
 from glasshouse.guard.pursuit.examples import Own, check_fit
 from glasshouse.guard.pursuit.found import MEASURES, OF_ROUNDS, Found, Given, look, used
@@ -175,15 +177,16 @@ def _inspect(
     one = in_mode(model, mode)
     pulls = pulls_of(one, tried)
     found = look(groups_of(pulls.sides), tried)
-    ranges = honest.known(mode)
-    # Single rows of models that are trained for long may isolate more: those are measured where it matters.
-    if any(_exceeds(f, ranges.of(f.names), ("rows", "rows_visible")) for f in found):
-        ranges = ranges.widened(honest.known(mode, LONGER))
+    ranges = _ranges_for(found, honest, mode)
     findings = [_sentence(f, ranges.of(f.names), tried) for f in found if _exceeds(f, ranges.of(f.names))]
     findings += _few(one, pulls, own, ranges)
+    later: list[str] | None = [] if findings else _later(one, own, honest, mode)
+    findings += later or []
     names = ", ".join(list(pulls.unseen)[:3])
     few = pulls.seen < COVERED
     reason = f"{names} could not be looked at: {next(iter(pulls.unseen.values()))}" if few else ""
+    if not reason and later is None:
+        reason = "training it on your examples leads to numbers that are not finite"
     values = _values(found, ranges, pulls)
     for rounds, past in enumerate(earlier, 1):
         before = pulls_of(in_mode(past, mode), tried)
@@ -211,6 +214,31 @@ def _inspect(
         values=values,
         kept=ranges.kept,
     )
+
+
+def _ranges_for(found: Sequence[Found], honest: HonestRanges, mode: str) -> Ranges:
+    """The ranges of honest models that ``found`` is compared with."""
+    ranges = honest.known(mode)
+    # Single rows of models that are trained for long may isolate more: those are measured where it matters.
+    if any(_exceeds(f, ranges.of(f.names), ("rows", "rows_visible")) for f in found):
+        ranges = ranges.widened(honest.known(mode, LONGER))
+    return ranges
+
+
+def _later(model: nn.Module, own: Own, honest: HonestRanges, mode: str) -> list[str] | None:
+    """Findings against ``model`` as own training leaves it; None: nobody can train it."""
+    tried = own[: SEARCHED + JUDGED]
+    ahead = train_ahead(model, tried)
+    if ahead is None:
+        return None
+    try:
+        pulls = pulls_of(ahead, tried)
+    except BadValue:  # it overflows now, and did not when it came
+        return None
+    found = look(groups_of(pulls.sides), tried)
+    ranges = _ranges_for(found, honest, mode)
+    start = f"after {steps_ahead(tried)} steps of training on your examples, "
+    return [start + _sentence(f, ranges.of(f.names), tried) for f in found if _exceeds(f, ranges.of(f.names))]
 
 
 def _exceeds(found: Found, honest: Range, measures: Sequence[str] = MEASURES) -> bool:

@@ -21,6 +21,9 @@ CHANCE_ROUNDS   false alarms, and two-round designs    honest digits, 600 to 963
 FEWER           false alarms, and fishing              the limits that this replaces         zoo
 REMEMBERED      cost and memory, and servers that      a choice                              -
                 wait for a batch to come again
+AHEAD           cost, and read-outs that open later    layers behind zeros: all open after   delayed
+                                                       one step, and stay so for 16
+LONGEST         models that diverge, and slow ones     a choice                              zoo
 COVERED         "not judged", and models that hide in  a choice                              zoo
                 what nobody looks at
 SUPPORTS        wide windows, and 9 dimensions that    prototype: honest layers behind: .07  zoo
@@ -89,5 +92,9 @@ DRAWS: Final = 8
 REMEMBERED: Final = 3
 """Rounds before this one that are judged together with it: each costs a pass and a search of two rounds'
 rows, and a client keeps as many models (and updates, before sending). A server may wait longer."""
+AHEAD: Final = (2, 8)
+"""Fewest and most steps of training after which a received model is judged again."""
+LONGEST: Final = 0.1
+"""Share of the weights' length by which one such step may move them, at most."""
 OTHERS: Final = 1000
 """Further examples that are tried where few make up a tensor's update."""
