@@ -13,17 +13,16 @@ from torch.nn import functional as F
 from glasshouse.guard.layers.views import Uses, uses_of
 from glasshouse.guard.mitigate import mitigate
 from glasshouse.guard.preflight import Memory, preflight
-from glasshouse.guard.pursuit.ahead import steps_ahead, train_ahead
-from glasshouse.guard.pursuit.alone import depends_on_others
 from glasshouse.guard.pursuit.examples import Own, goals
 from glasshouse.guard.pursuit.found import look
 from glasshouse.guard.pursuit.fresh import initialise_again
 from glasshouse.guard.pursuit.groups import groups_of
 from glasshouse.guard.pursuit.honest import NOTHING, Ranges
-from glasshouse.guard.pursuit.inspect import HonestRanges, inspect_in_modes, modes_of
+from glasshouse.guard.pursuit.inspect import HonestRanges, inspect_in_modes
 from glasshouse.guard.pursuit.limits import LONGEST
 from glasshouse.guard.pursuit.pulls import pulls_of
 from glasshouse.guard.pursuit.rows import Piece, as_rows, divisions, without_rows
+from glasshouse.guard.pursuit.states import depends_on_others, modes_of, steps_ahead, train_ahead
 
 
 @pytest.fixture(scope="module")

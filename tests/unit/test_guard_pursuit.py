@@ -22,11 +22,12 @@ from glasshouse.guard.pursuit.examples import Own, goals
 from glasshouse.guard.pursuit.found import OF_ROUNDS, look
 from glasshouse.guard.pursuit.fresh import initialise_again
 from glasshouse.guard.pursuit.groups import groups_of, stacked
-from glasshouse.guard.pursuit.inspect import HonestRanges, inspect_in_modes, modes_of
+from glasshouse.guard.pursuit.inspect import HonestRanges, inspect_in_modes
 from glasshouse.guard.pursuit.judge import _batches, dominance, focus_of, judge, rounding
 from glasshouse.guard.pursuit.limits import CLEAR, VISIBLE
 from glasshouse.guard.pursuit.pulls import pulls_of
 from glasshouse.guard.pursuit.search import ReadOuts, fit, search
+from glasshouse.guard.pursuit.states import modes_of
 from glasshouse.interfaces import losses_of
 from glasshouse.store import write_tensors
 from glasshouse.tasks.next_token import NextToken

@@ -6,7 +6,7 @@ from typing import Self, final
 import torch
 from torch import Tensor, nn
 
-from glasshouse.guard.pursuit.inspect import EVALUATION, in_mode
+from glasshouse.guard.pursuit.states import EVALUATION, in_mode
 from glasshouse.interfaces import task_of
 
 __all__ = ["Fit"]

@@ -39,7 +39,7 @@ from glasshouse.guard.layers.standing import RECOGNISED, Leak, find_examples
 from glasshouse.guard.layers.trace import LayerTrace, trace
 from glasshouse.guard.pursued import Memory, Pursued, pursue
 from glasshouse.guard.pursuit.examples import Own
-from glasshouse.guard.pursuit.inspect import EVALUATION, TRAINING, in_mode
+from glasshouse.guard.pursuit.states import EVALUATION, TRAINING, in_mode
 from glasshouse.guard.rules.finite import not_finite
 from glasshouse.guard.sentences import ReadsSentences, SentencePreflight, preflight_sentences
 from glasshouse.guard.watch import Watched

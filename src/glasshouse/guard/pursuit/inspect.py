@@ -7,12 +7,8 @@ from functools import partial
 from typing import Final, Literal, final
 
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.modules.dropout import _DropoutNd
 
 from glasshouse.errors import BadValue
-from glasshouse.guard.pursuit.ahead import steps_ahead, train_ahead
-from glasshouse.guard.pursuit.alone import depends_on_others, differs_in_evaluation
 from glasshouse.guard.pursuit.examples import Own, check_fit
 from glasshouse.guard.pursuit.found import MEASURES, OF_ROUNDS, Found, Given, look, used
 from glasshouse.guard.pursuit.groups import groups_of, stacked
@@ -31,10 +27,10 @@ from glasshouse.guard.pursuit.honest import (
 )
 from glasshouse.guard.pursuit.limits import COVERED, FEWEST, JUDGED, OTHERS, SEARCHED
 from glasshouse.guard.pursuit.pulls import Pulls, pulls_of
+from glasshouse.guard.pursuit.states import depends_on_others, in_mode, modes_of, steps_ahead, train_ahead
 from glasshouse.wire import Inspection
 
 NAME: Final = "pursuit"
-TRAINING, EVALUATION = "train", "eval"
 Verdict = Literal["refused", "passed", "not judged"]
 
 
@@ -127,22 +123,6 @@ class HonestRanges:
 
 def _measure(model: nn.Module, own: Own, mode: str, steps: tuple[int, ...]) -> Ranges:
     return learn(in_mode(model, mode), own, steps=steps)
-
-
-def modes_of(model: nn.Module, own: Own | None = None) -> tuple[str, ...]:
-    """The modes in which ``model`` behaves differently; only training mode if it has none."""
-    two = any(isinstance(part, (_NormBase, _DropoutNd)) for part in model.modules())
-    two = two or (own is not None and differs_in_evaluation(model, own))
-    return (TRAINING, EVALUATION) if two else (TRAINING,)
-
-
-def in_mode(model: nn.Module, mode: str) -> nn.Module:
-    """A copy of ``model`` in one of its modes; dropout is off in both, as its draws are nobody's design."""
-    work = copy.deepcopy(model).train(mode == TRAINING)
-    for part in work.modules():
-        if isinstance(part, _DropoutNd):
-            part.eval()
-    return work
 
 
 def inspect_in_modes(

@@ -18,15 +18,9 @@ from glasshouse.guard.inspect import inspect
 from glasshouse.guard.pursuit.examples import Own
 from glasshouse.guard.pursuit.found import Given
 from glasshouse.guard.pursuit.honest import Range, Ranges, learn, learn_rounds
-from glasshouse.guard.pursuit.inspect import (
-    EVALUATION,
-    TRAINING,
-    HonestRanges,
-    Judged,
-    in_mode,
-    inspect_in_modes,
-)
+from glasshouse.guard.pursuit.inspect import HonestRanges, Judged, inspect_in_modes
 from glasshouse.guard.pursuit.limits import JUDGED, REMEMBERED, SEARCHED
+from glasshouse.guard.pursuit.states import EVALUATION, TRAINING, in_mode
 from glasshouse.store import read_json, write_json
 
 BATCH: Final = SEARCHED + JUDGED
