@@ -173,3 +173,57 @@ def test_a_stated_sum_is_reproduced():
     seen = gh.view(net.eval(), update, input_shape=SHAPE, examples=4, training=Training(reduction="sum"))
     first = gh.explain(seen, examples=(images, labels))[0]
     assert (first.words, first.reproduced) == ("cross-entropy", True)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda x, y: (x, y.float()), "whole numbers"),
+        (lambda x, y: (x, y[:, None]), r"labels \(B,\)"),
+        (lambda x, y: (x, y + 3), "from 0 to 4"),
+        (lambda x, y: (x, y - 1), "a class of each of the 4"),
+        (lambda x, y: (x, y[:2]), "a class of each of the 4"),
+        (lambda x, y: (x.numpy(), y.numpy()), "a pair of tensors"),
+        (lambda x, y: x, "a pair of tensors"),
+        (lambda x, y: (x[..., :3], y), r"\(4, 1, 6, 6\)"),
+    ],
+)
+def test_examples_that_cannot_be_those_behind_an_update_are_refused(change, words):
+    net, images, labels = setting()
+    update = sent(net, F.cross_entropy, images, labels, training=False)
+    seen = gh.view(net.eval(), update, input_shape=SHAPE, examples=4)
+    with pytest.raises(BadValue, match=words):
+        gh.explain(seen, examples=change(images, labels))
+
+
+def test_what_is_no_view_or_no_search_is_refused():
+    net, images, labels = setting()
+    update = sent(net, F.cross_entropy, images, labels, training=False)
+    with pytest.raises(BadValue, match=r"gh\.view"):
+        gh.explain(update)
+    with pytest.raises(BadValue, match="iterations"):
+        gh.explain(gh.view(net.eval(), update, input_shape=SHAPE, examples=4), iterations=0)
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({"task": "classification"}, "task as an object"),
+        ({"labels": "0,1"}, "labels of the 4 examples"),
+        ({"labels": [0.5, 1, 1, 4]}, "labels of the 4 examples"),
+        ({"update": None}, "a list of them"),
+        ({"update": "gradient"}, "a list of them"),
+    ],
+)
+def test_a_view_of_what_is_no_update_is_refused(told, words):
+    net, images, labels = setting()
+    update = told.pop("update", sent(net, F.cross_entropy, images, labels, training=False))
+    with pytest.raises(BadValue, match=words):
+        gh.view(net.eval(), update, input_shape=SHAPE, examples=4, **told)
+
+
+def test_a_view_of_complex_numbers_is_refused():
+    net, images, labels = setting()
+    update = sent(net, F.cross_entropy, images, labels, training=False)
+    with pytest.raises(BadValue, match="real numbers"):
+        gh.view(net.eval(), [t.to(torch.complex64) for t in update], input_shape=SHAPE, examples=4)

@@ -225,7 +225,7 @@ def _check_types(**given: tuple[object, Any]) -> None:
 def _check_grants(
     architecture: Architecture,
     auxiliary: tuple[Tensor, Tensor] | None,
-    labels: Sequence[int] | None,
+    labels: Any,
     *,
     examples: int,
 ) -> None:
@@ -236,12 +236,13 @@ def _check_grants(
     """
     subject, classes = "side knowledge beside an update in memory", architecture.classes
     if labels is not None and architecture.task.one_label:
-        known = [int(one) for one in labels]
-        if len(known) != examples or not all(0 <= one < classes for one in known):
+        whole = torch.as_tensor(labels).tolist() if not isinstance(labels, str) else [labels]
+        known = [one for one in whole if type(one) is int and 0 <= one < classes]
+        if len(whole) != examples or len(known) != examples:
             raise BadValue(
                 subject,
                 needs=f"labels of the {examples} examples, each from 0 to {classes - 1}",
-                got=f"{known[:8]}",
+                got=f"{whole[:8]}",
                 fix="give them all, or none",
             )
     if auxiliary is None or not architecture.inputs.continuous:
@@ -271,6 +272,13 @@ def _network(
             needs="what its examples look like",
             got="neither input_shape nor inputs",
             fix="give input_shape=(C, H, W) of pictures, or inputs=glasshouse.modalities...",
+        )
+    if task is not None and not isinstance(task, Task):
+        raise BadValue(
+            f"network '{type(model).__name__}'",
+            needs="task as an object of glasshouse.tasks",
+            got=f"an object of type {type(task).__name__}",
+            fix="task=Classification(classes=...), or leave it out: as many classes as outputs",
         )
     sides: Sequence[int] = (1, 1, 1) if isinstance(inputs, Modality) else inputs
     if len(sides) != 3 or min(sides) < 1:
@@ -332,11 +340,27 @@ def _unreached(network: nn.Module, example: Tensor, names: Collection[str]) -> s
     return {name for name, slope in zip(parameters, slopes, strict=True) if slope is None}
 
 
+def _check_form(update: Any) -> None:
+    """Refuse what holds no tensors.
+
+    Raises:
+        BadValue: neither a mapping nor a list.
+    """
+    if not isinstance(update, Mapping | Sequence) or isinstance(update, str | bytes):
+        raise BadValue(
+            "update in memory",
+            needs="tensors by name, or a list of them",
+            got=f"an object of type {type(update).__name__}",
+            fix="give them by name, or in the order of model.parameters()",
+        )
+
+
 def _tensors(
     update: Mapping[str, Any] | Sequence[Any], network: nn.Module, example: Tensor
 ) -> dict[str, Tensor]:
     """The update by parameter name, with checked shapes; frozen parameters are known and do not travel."""
     parameters = {name: p for name, p in network.named_parameters() if p.requires_grad}
+    _check_form(update)
     tensors_by_name = (
         dict(update) if isinstance(update, Mapping) else dict(zip(parameters, update, strict=False))
     )
@@ -364,5 +388,12 @@ def _tensors(
             needs=f"one tensor for each of the network's {len(parameters)} parameters",
             got="; ".join(wrong[:3]) or f"{len(update)} tensors",
             fix="give them by name, or in the order of model.parameters()",
+        )
+    if odd := [name for name, t in tensors.items() if t.is_complex()]:
+        raise BadValue(
+            "update in memory",
+            needs="real numbers",
+            got=f"'{odd[0]}' of {tensors[odd[0]].dtype}",
+            fix="give the parts of a complex parameter as two real ones, in the network, too",
         )
     return tensors

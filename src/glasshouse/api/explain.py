@@ -14,6 +14,7 @@ from glasshouse.attacks.parts.replica import replica
 from glasshouse.errors import BadValue, GlasshouseError
 from glasshouse.federation.client import LocalTraining
 from glasshouse.federation.unstated import repeat, ways
+from glasshouse.limits import Count, check_value
 from glasshouse.models.build import build, load
 from glasshouse.rng import Rng
 from glasshouse.tasks.base import Reduction, Task
@@ -95,21 +96,7 @@ def explain(
         >>> explain(seen, examples=(images, labels))[0].words
         'label smoothing of 0.1'
     """
-    if not seen.terms.architecture.task.one_label:
-        raise BadValue(
-            "explanation of an update",
-            needs="a task with one class per example",
-            got=f"task '{seen.terms.architecture.task.name}'",
-            fix="state the loss: task=...",
-        )
-    count = seen.single(subject="explanation of an update")[1].examples
-    if examples is not None and len(examples[0]) != count:
-        raise BadValue(
-            "explanation of an update",
-            needs=f"the {count} examples behind it",
-            got=f"{len(examples[0])}",
-            fix="give them all, in the order of the client's steps",
-        )
+    _check(seen, examples, iterations)
     found = []
     for words, view in _ways(seen, None if examples is None else examples[1]):
         try:
@@ -126,6 +113,44 @@ def explain(
     ranked = sorted(found, key=lambda one: one.error)
     limit = APART * max(ranked[0].error, ROUNDING) if ranked else 0.0
     return tuple(replace(one, likely=one.error <= limit) for one in ranked)
+
+
+def _check(seen: Any, examples: Any, iterations: int) -> None:
+    """Refuse what no way of training can be tried on.
+
+    Raises:
+        BadValue: no view, a task of other targets, or examples that are not those behind the update.
+    """
+    subject = "explanation of an update"
+    if not isinstance(seen, View):
+        got = f"an object of type {type(seen).__name__}"
+        raise BadValue(subject, needs="a view", got=got, fix="make it by gh.view(model, update, ...)")
+    check_value(subject, "iterations", iterations, Count)
+    agreed = seen.terms.architecture
+    if not agreed.task.one_label:
+        needs, got = "a task with one class per example", f"task '{agreed.task.name}'"
+        raise BadValue(subject, needs=needs, got=got, fix="state the loss: task=...")
+    if examples is None:
+        return
+    pair = isinstance(examples, tuple | list) and len(examples) == 2
+    if not pair or not all(isinstance(one, Tensor) for one in examples):
+        got = ", ".join(type(one).__name__ for one in examples) if pair else type(examples).__name__
+        fix = "examples=(torch.as_tensor(inputs), torch.as_tensor(labels))"
+        raise BadValue(subject, needs="examples as a pair of tensors", got=got, fix=fix)
+    inputs, labels = examples
+    count, shape = seen.single(subject=subject)[1].examples, tuple(agreed.input_shape)
+    if len(inputs) != count or tuple(inputs.shape[1:]) != shape:
+        raise BadValue(
+            subject,
+            needs=f"the {count} examples behind it, {(count, *shape)}",
+            got=f"{tuple(inputs.shape)}",
+            fix="give them all, in the order of the client's steps",
+        )
+    wrong = agreed.task.violation(labels)
+    if wrong is None and (len(labels) != count or int(labels.min()) < 0):
+        wrong = f"a class of each of the {count} examples", f"{labels.tolist()[:8]}"
+    if wrong is not None:
+        raise BadValue(subject, needs=wrong[0], got=wrong[1], fix="give the classes that the loss was given")
 
 
 def _searched(view: View, *, iterations: int, seed: int) -> tuple[Any, ...]:
