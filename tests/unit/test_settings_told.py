@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 import glasshouse as gh
+from glasshouse.audit.captured.collect import collect
 from glasshouse.data.tables.schema import draft
 from glasshouse.data.tables.table import dates_in, drafted
 from glasshouse.errors import BadFile, BadValue
@@ -35,6 +36,9 @@ def test_a_capture_without_transcript_is_named_by_its_path(tmp_path):
     with pytest.raises(BadFile) as told:
         gh.terms(tmp_path)
     assert str(tmp_path / "transcript" / "terms.json") in told.value.got
+    with pytest.raises(BadFile, match="no such folder") as told:
+        collect(tmp_path / "nowhere", [])
+    assert str(tmp_path / "nowhere") in told.value.subject
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ from typing import Any, final
 from glasshouse import registry
 from glasshouse.api.scenario import ask
 from glasshouse.audit.captured.build import truth_of
-from glasshouse.audit.captured.origins import ASSUMED, COUNTED, correct, read_origins
+from glasshouse.audit.captured.origins import ASSUMED, COUNTED, correct, read_origins, require_capture
 from glasshouse.audit.captured.terms import check_terms
 from glasshouse.audit.preflight.inspect import refusal_in
 from glasshouse.audit.preflight.outlook import look
 from glasshouse.audit.simulation.record import TermsCheck
-from glasshouse.errors import BadFile, GlasshouseError
+from glasshouse.errors import GlasshouseError
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.table import Plugin
 from glasshouse.transcript.files import read_transcript
@@ -84,13 +84,7 @@ def terms(captured: Path | str, *, sets: Sequence[str] = ()) -> CapturedTerms:
         BadValue: a key that was observed or does not exist, or a value out of range.
     """
     folder = Path(captured).expanduser()
-    if not (folder / "transcript" / "terms.json").is_file():
-        raise BadFile(
-            f"capture '{folder}'",
-            needs="the folder of a capture, with transcript/terms.json in it",
-            got="no such folder" if not folder.exists() else f"no '{folder / 'transcript' / 'terms.json'}'",
-            fix="give the folder that capture(app, FOLDER, ...) names, after a round has run",
-        )
+    require_capture(folder)
     if sets:
         correct(folder, sets)
     transcript = read_transcript(folder / "transcript", trust_factory=True)

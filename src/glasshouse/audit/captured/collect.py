@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from glasshouse.audit.captured.documents import people_behind, targets_of
-from glasshouse.audit.captured.origins import repair
+from glasshouse.audit.captured.origins import repair, require_capture
 from glasshouse.cache import digest
 from glasshouse.errors import BadFile, BadValue
 from glasshouse.models.base import Normalize
@@ -42,6 +42,7 @@ def collect(capture: Path, folders: Sequence[Path]) -> Truth:
         BadFile: no capture, nothing recorded, or a client unknown to the server.
         BadValue: examples that are not those of the model, such as pictures normalised otherwise.
     """
+    require_capture(capture)
     transcript = read_transcript(capture / "transcript", trust_factory=True)
     terms = transcript.terms
     architecture, apart = terms.architecture, (*terms.training.personal, *terms.training.fixed)

@@ -53,6 +53,21 @@ _NAMED: Final = ("training.personal", "training.fixed")
 Values = Mapping[str, Any]
 
 
+def require_capture(folder: Path) -> None:
+    """Refuse a folder that holds no capture, by its whole path.
+
+    Raises:
+        BadFile: it has no terms.
+    """
+    if not (folder / "transcript" / "terms.json").is_file():
+        raise BadFile(
+            f"capture '{folder}'",
+            needs="the folder of a capture, with transcript/terms.json in it",
+            got="no such folder" if not folder.exists() else f"no '{folder / 'transcript' / 'terms.json'}'",
+            fix="give the folder that capture(app, FOLDER, ...) names, after a round has run",
+        )
+
+
 def origins_of(stated: Mapping[str, Any], read: Mapping[str, str]) -> dict[str, str]:
     """The origin of every key, of terms that were stated by hand and keys that were read somewhere."""
     return {key: _origin(key, stated, read) for key in dict.fromkeys((*KEYS, *read))}
