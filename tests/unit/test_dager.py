@@ -298,3 +298,26 @@ def test_an_audit_finds_the_leak_with_its_control(tmp_path):
     (finding,) = result.findings
     assert finding.value == 1.0
     assert finding.control.passed
+
+
+def noisy_rows(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows (192, 64) that 12 inputs span, under noise of a twentieth of their size; and the inputs."""
+    generator = torch.Generator().manual_seed(seed)
+    inputs, weights, noise = (
+        torch.randn(*shape, generator=generator, dtype=torch.double)
+        for shape in ((12, 64), (192, 12), (192, 64))
+    )
+    signal = weights @ inputs
+    return signal + 0.05 * signal.square().mean().sqrt() * noise, inputs
+
+
+def test_noise_is_seldom_taken_for_a_direction_and_never_hides_an_input():
+    """Without a margin above the edge of pure noise, the rank of 9 in 10 would be too large."""
+    too_large = 0
+    for seed in range(10):
+        rows, inputs = noisy_rows(seed)
+        span = span_of(rows)
+        assert span.rank >= 12
+        assert bool((span.distances(inputs) <= span.limits(inputs, 1e-3)).all())
+        too_large += span.rank > 12
+    assert too_large <= 2

@@ -37,6 +37,17 @@ from torch import Tensor
 
 from glasshouse.models.text.base import TextModel
 
+# | number   | what it trades                    | which measurement set it                  | repeated      |
+# |----------|-----------------------------------|-------------------------------------------|---------------|
+# | SKETCH   | cost of the first test            | a choice                                  | -             |
+# | EDGE     | noise taken for directions, and   | rank 12 under noise of 0.05: too large in | test_dager.py |
+# |          | faint inputs                      | 94 of 100 at 1.0, 7 at 1.1; never smaller |               |
+# | ROUNDING | rounding taken for directions     | float32's unit is 6e-8, sums are long     | -             |
+# | EVEN     | rows scaled up with their noise   | a choice                                  | -             |
+# | SMALL    | known directions counted twice    | a choice                                  | -             |
+# | LEAK     | inputs missed under rounding, and | decision 0174. Under white noise all from | test_dager.py |
+# |          | strangers that pass               | 1.5 to 4 pass every input and no stranger |               |
+# | LUCK     | words that pass by chance         | of GPT-2's 50,257 it lets in 0.05         | arithmetic    |
 SKETCH = 48
 """Null-space directions that are tested first: a vector in the span has no component along any of them."""
 EDGE = 1.1
