@@ -13,6 +13,7 @@ from glasshouse.audit.scoring.finding import Measurement, finding_of
 from glasshouse.audit.scoring.judging.contrast import contrasts
 from glasshouse.audit.scoring.judging.family import Judged, judges_of
 from glasshouse.audit.scoring.judging.proofs import hold_proofs
+from glasshouse.audit.scoring.judging.untouched import untouched
 from glasshouse.audit.scoring.pair import claimed_kinds
 from glasshouse.audit.scoring.read import Run, read_runs
 from glasshouse.audit.scoring.score import ScoredMetric, score_metric
@@ -107,7 +108,8 @@ def score_attack(task: CellTask, attack: Plugin, runs: Sequence[Run], *, alone: 
         by = replace(judge, singles=singles.get(judge.metric.claim, ()))
 
         def work(judged: Judged = by) -> tuple[Finding, ScoredMetric, str] | None:
-            return _measure(task, attack, runs, judged=judged)
+            with untouched(judged.name, judged.metric, runs):
+                return _measure(task, attack, runs, judged=judged)
 
         answer = guarded.call("metric", judge.name, work, about=f"of attack '{label}'")
         if isinstance(answer, Refusal):
