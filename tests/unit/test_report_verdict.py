@@ -130,7 +130,7 @@ def test_what_is_not_shown_says_why_and_what_would_show_it():
             "its negative control failed: it seemed to gain 0.20 in SSIM from an update that has nothing",
         ),
         (specimen.SILENT, "its controls failed: it claimed nothing in an easy setting (LeNet with sigmoid"),
-        (None, "the attack had no power here"),
+        (None, "it claimed nothing about any victim, so that its number is no measurement"),
     ],
 )
 def test_no_power_is_no_sign_of_safety(control, reason):
@@ -293,6 +293,17 @@ def test_the_story_of_defences():
         "without a defence it is 61\u00a0% [58, 64]."
     )
     assert texts[3] == "Nothing can be said about DLG: a control failed. This is no sign of safety."
+
+
+def test_an_attack_that_says_nothing_where_its_control_passed_did_not_fail_it():
+    noise = ("noise 0.1",)
+    texts = told(
+        specimen.finding(),
+        specimen.finding(defenses=noise, attack="dlg", verdict="no power"),
+        specimen.finding(defenses=noise, attack="idlg", verdict="no power", control=specimen.WEAK),
+    )
+    assert any("about DLG here: it claimed nothing about any victim" in text for text in texts)
+    assert any("about iDLG: a control failed" in text for text in texts)
 
 
 def test_open_settings_are_not_silent_ones():

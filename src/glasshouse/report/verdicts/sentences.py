@@ -26,6 +26,7 @@ UNITS: Final = {"example": "one example more or less", "update": "a client's upd
 FEW_NAMES = 3
 PLAIN_GUESS = "random guessing"
 NOT_SAFE = "This is no sign of safety."
+SILENT = "it claimed nothing about any victim, so that its number is no measurement"
 CONTRADICTION = "CONTRADICTION: more came out than the guarantee allows"
 WRONG_PROOF = "WRONG PROOF: an attack certified what is not true"
 
@@ -192,12 +193,16 @@ def proofs(held: Sequence[Proofs]) -> str:
     )
 
 
+def has_failed(finding: Finding) -> bool:
+    """Whether the attack of a finding without power failed where it must succeed; else it was silent."""
+    return finding.control is not None and not finding.control.passed
+
+
 def _core(r: Reading, denial: Reading | None, cards: Cards) -> str:
     """The sentence that a verdict decides."""
     f, where, attack = r.finding, words.capital(r.condition), r.attack
     if f.verdict == "no power":
-        failed = f.control is not None and not f.control.passed
-        why = _failure(f.control, f.unit, cards) if f.control and failed else "the attack had no power here"
+        why = _failure(f.control, f.unit, cards) if f.control and has_failed(f) else SILENT
         return f"{where}, nothing can be said about {attack}: {why}. {NOT_SAFE}"
     # What limits a gain is said with it: a score that another one denies, luck among many findings.
     gain = _over_guessing(r)

@@ -7,7 +7,7 @@ from typing import NamedTuple, final
 from glasshouse.report import numbers, words
 from glasshouse.report.cards import ACCURACY
 from glasshouse.report.readings import ORDER, Reading, Readings, UtilityReading, worst
-from glasshouse.report.verdicts.sentences import NOT_SAFE, Said, measured, say
+from glasshouse.report.verdicts.sentences import NOT_SAFE, SILENT, Said, has_failed, measured, say
 from glasshouse.results.judgement import OUT
 from glasshouse.results.records import Verdict
 
@@ -162,11 +162,13 @@ def _price(silent: Sequence[Reading], utility: Sequence[UtilityReading]) -> str:
 
 
 def _unpowered(deciding: Sequence[Reading], first: Reading) -> Iterator[Sentence]:
-    """Attacks with a failed control that the first sentence did not name."""
-    powerless = [r.attack for r in deciding if r.finding.verdict == "no power" and r is not first]
-    if powerless:
-        names = words.join_words(list(dict.fromkeys(powerless)))
-        yield Sentence("no power", f"Nothing can be said about {names}: a control failed. {NOT_SAFE}")
+    """Attacks that the first sentence did not name: with a failed control, or silent where it passed."""
+    powerless = [r for r in deciding if r.finding.verdict == "no power" and r is not first]
+    for failed, why in ((True, "a control failed"), (False, SILENT)):
+        if those := [r.attack for r in powerless if has_failed(r.finding) == failed]:
+            names = words.join_words(list(dict.fromkeys(those)))
+            place = "" if failed else " here"
+            yield Sentence("no power", f"Nothing can be said about {names}{place}: {why}. {NOT_SAFE}")
 
 
 def _tell_distances(said: Mapping[int, Said]) -> Iterator[Sentence]:

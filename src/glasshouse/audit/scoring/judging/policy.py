@@ -50,8 +50,10 @@ def state_of_gain(
     """
     single = victims or finding.victims
     control = finding.control
-    if finding.verdict == "no power" or (control is not None and not control.passed):
-        return "undecided", "its control failed, so the number says nothing"
+    failed = control is not None and not control.passed
+    if failed or finding.verdict == "no power":
+        why = "its control failed" if failed else "it claimed nothing about any victim"
+        return "undecided", f"{why}, so the number says nothing"
     if finding.gain_low > limit:
         if expected_by_luck(finding):
             return "undecided", "among this many findings it would be expected by luck"
