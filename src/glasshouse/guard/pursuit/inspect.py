@@ -25,7 +25,15 @@ from glasshouse.guard.pursuit.honest import (
     learn_rounds,
     least_used,
 )
-from glasshouse.guard.pursuit.limits import COVERED, FEWEST, JUDGED, OTHERS, SEARCHED
+from glasshouse.guard.pursuit.limits import (
+    COVERED,
+    FEWEST,
+    JUDGED,
+    MARGIN,
+    MARGIN_VISIBLE,
+    OTHERS,
+    SEARCHED,
+)
 from glasshouse.guard.pursuit.pulls import Pulls, pulls_of
 from glasshouse.guard.pursuit.states import depends_on_others, in_mode, modes_of, steps_ahead, train_ahead
 from glasshouse.wire import Inspection
@@ -160,7 +168,7 @@ def _inspect(
     ranges = _ranges_for(found, honest, mode)
     findings = [_sentence(f, ranges.of(f.names), tried) for f in found if _exceeds(f, ranges.of(f.names))]
     findings += _few(one, pulls, own, ranges)
-    later: list[str] | None = [] if findings else _later(one, own, honest, mode)
+    later: list[str] | None = [] if findings else _later(one, own, found, honest, mode)
     findings += later or []
     names = ", ".join(list(pulls.unseen)[:3])
     few = pulls.seen < COVERED
@@ -205,8 +213,18 @@ def _ranges_for(found: Sequence[Found], honest: HonestRanges, mode: str) -> Rang
     return ranges
 
 
-def _later(model: nn.Module, own: Own, honest: HonestRanges, mode: str) -> list[str] | None:
-    """Findings against ``model`` as own training leaves it; None: nobody can train it."""
+def _later(
+    model: nn.Module, own: Own, before: Sequence[Found], honest: HonestRanges, mode: str
+) -> list[str] | None:
+    """What opens in ``model`` as own training leaves it; None: nobody can train it.
+
+    Args:
+        model: in which nothing was found.
+        own: the client's examples.
+        before: what was found in it as it came.
+        honest: of the same architecture.
+        mode: in which it is trained.
+    """
     tried = own[: SEARCHED + JUDGED]
     ahead = train_ahead(model, tried)
     if ahead is None:
@@ -217,8 +235,25 @@ def _later(model: nn.Module, own: Own, honest: HonestRanges, mode: str) -> list[
         return None
     found = look(groups_of(pulls.sides), tried)
     ranges = _ranges_for(found, honest, mode)
+    opened = [f for f in found if _opened(f, before, ranges.of(f.names))]
     start = f"after {steps_ahead(tried)} steps of training on your examples, "
-    return [start + _sentence(f, ranges.of(f.names), tried) for f in found if _exceeds(f, ranges.of(f.names))]
+    return [start + _sentence(f, ranges.of(f.names), tried) for f in opened]
+
+
+def _opened(later: Found, before: Sequence[Found], honest: Range) -> bool:
+    """Whether a group gives away more than it did, and than honest models do, by a margin over both.
+
+    The margin is added once more because a second look at a model is a second chance of a false alarm.
+    """
+    limits = honest.limits_of(later.given)
+    same = [f.given for f in before if set(f.names) & set(later.names)]
+
+    def is_beyond(measure: str) -> bool:
+        margin = MARGIN_VISIBLE if measure.endswith("visible") else MARGIN
+        usual = max(getattr(one, measure) for one in (limits, *same))
+        return bool(getattr(later.given, measure) > usual + margin)
+
+    return any(is_beyond(measure) for measure in MEASURES)
 
 
 def _exceeds(found: Found, honest: Range, measures: Sequence[str] = MEASURES) -> bool:
