@@ -66,7 +66,8 @@ def dependence_p(
         rng: stream of the orders.
 
     Returns:
-        XX
+        That of the same part, and that of two different ones, the first part, an example as a whole, aside;
+        1 where nothing varies.
 
     Source:
         Szekely, Rizzo & Bakirov 2007, "Measuring and testing dependence by correlation of distances", Annals
