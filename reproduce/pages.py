@@ -220,7 +220,7 @@ FLOWER = {"plain": 50, "dp": 50, "sums": 100, "crafted": 650, "crafted-default":
 LENETS = tuple(str(number) for number in range(19))  # the first updates of benchmarks.guard.forecast
 PURSUED = (
     ("kinds", ("--seeds", "0", "2"), 300),
-    ("hidden", ("--seeds", "0", "1"), 400),
+    ("hidden", ("--seeds", "0", "1"), 1200),
     ("delayed", ("--seeds", "0", "2"), 110),
     ("recall", ("--seeds", "30", "33"), 80),
     ("adaptive", ("--seeds", "0", "1"), 300),

@@ -9,6 +9,7 @@ import copy
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,64 +59,68 @@ def cifar(split: str) -> tuple[Tensor, Tensor]:
     return pictures, torch.from_numpy(data[f"{split}_labels"]).long().flatten()
 
 
-def judge_kinds(options: argparse.Namespace, known: set[str]) -> Iterator[dict[str, Any]]:
-    """Each crafted kind on test pictures: what is read, of its honest twin too, and what the guard says."""
-    ranges: dict[str, HonestRanges] = {}
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """A crafted model that is to be judged."""
+
+    key: str
+    case: kinds.Case
+    dealt: kinds.Pictures
+    own: Own
+    seed: int
+
+
+def made(
+    options: argparse.Namespace, known: set[str], table: Mapping[str, Callable[[Tensor, int], kinds.Case]]
+) -> Iterator[Made]:
+    """The crafted models of a table on test pictures, of every seed; those that are known are left out."""
     for seed in range(*options.seeds):
         dealt = kinds.pictures(*cifar("test"), seed)
         own = Own(inputs=dealt.own[0], targets=dealt.own[1])
-        for name, make in kinds.KINDS.items():
+        for name, make in table.items():
             key = f"{name}, seed {seed}"
-            if key in known:
-                continue
-            case = make(dealt.known, seed)
-            form = f"{case.model.form} {case.model.activation.__name__} {seed}"
-            ranges.setdefault(form, HonestRanges.of(case.model, own))
-            yield {"name": key, **judge_case(case, dealt, own, ranges[form], seed)}
+            if key not in known:
+                yield Made(key=key, case=make(dealt.known, seed), dealt=dealt, own=own, seed=seed)
+
+
+def judge_kinds(options: argparse.Namespace, known: set[str]) -> Iterator[dict[str, Any]]:
+    """Each crafted kind on test pictures: what is read, of its honest twin too, and what the guard says."""
+    ranges: dict[str, HonestRanges] = {}
+    for one in made(options, known, kinds.KINDS):
+        form = f"{one.case.model.form} {one.case.model.activation.__name__} {one.seed}"
+        honest = ranges.setdefault(form, HonestRanges.of(one.case.model, one.own))
+        yield {"name": one.key, **judge_case(one.case, one.dealt, one.own, honest, one.seed)}
 
 
 def judge_hidden(options: argparse.Namespace, known: set[str]) -> Iterator[dict[str, Any]]:
     """The same for the disguises of :mod:`benchmarks.guard.hidden`."""
-    for seed in range(*options.seeds):
-        dealt = kinds.pictures(*cifar("test"), seed)
-        own = Own(inputs=dealt.own[0], targets=dealt.own[1])
-        for name, make in HIDDEN.items():
-            key = f"{name}, seed {seed}"
-            if key not in known:
-                case = make(dealt.known, seed)
-                yield {"name": key, **judge_case(case, dealt, own, HonestRanges.of(case.model, own), seed)}
+    for one in made(options, known, HIDDEN):
+        honest = HonestRanges.of(one.case.model, one.own)
+        yield {"name": one.key, **judge_case(one.case, one.dealt, one.own, honest, one.seed)}
 
 
 def judge_delayed(options: argparse.Namespace, known: set[str]) -> Iterator[dict[str, Any]]:
     """What opens in the course of local training: read from the whole change, and what the guard says."""
-    for seed in range(*options.seeds):
-        dealt = kinds.pictures(*cifar("test"), seed)
-        own = Own(inputs=dealt.own[0], targets=dealt.own[1])
-        for name, make in delayed.DELAYED.items():
-            key = f"{name}, seed {seed}"
-            if key in known:
-                continue
-            case = make(dealt.known, seed)
-            twin, _ = initialise_again(case.model, seed=100 + seed)
-            line: dict[str, Any] = {"name": key}
-            for whose, model in (("", case.model), ("honest_", twin)):
-                trained = copy.deepcopy(model)
-                delayed.train(trained, dealt.batch)
-                update = delayed.change(model, trained)
-                seen, clear = kinds.read(case, [update], dealt.batch[0], singles=bool(whose))
-                line |= {f"{whose}read_18": float(seen.double().mean())}
-                line |= {f"{whose}read_30": float(clear.double().mean())}
-            # A client that watches its training sees the rest before it sends.
-            trained = copy.deepcopy(case.model)
-            with watch(trained) as watched:
-                delayed.train(trained, dealt.batch)
-            update = delayed.change(case.model, trained)
-            outcome = preflight(update, case.model, *dealt.batch, watched=watched)
-            clear = kinds.read(case, [update], dealt.batch[0])[1]
-            named = {leak.example for leak in outcome.leaks} & set(clear.nonzero()[:, 0].tolist())
-            judged = inspect_in_modes(case.model, own, honest=HonestRanges.of(case.model, own))
-            line |= {"verdict": judged.verdict, "findings": judged.findings}
-            yield {**line, "read_clear": int(clear.sum()), "named_of_clear": len(named)}
+    for one in made(options, known, delayed.DELAYED):
+        case, batch = one.case, one.dealt.batch
+        twin, _ = initialise_again(case.model, seed=100 + one.seed)
+        line: dict[str, Any] = {"name": one.key}
+        trained = copy.deepcopy(twin)
+        delayed.train(trained, batch)
+        usual, usual_clear = kinds.read(case, [delayed.change(twin, trained)], batch[0], singles=True)
+        # A client that watches its training sees what opens before it sends.
+        trained = copy.deepcopy(case.model)
+        with watch(trained) as watched:
+            delayed.train(trained, batch)
+        update = delayed.change(case.model, trained)
+        seen, clear = kinds.read(case, [update], batch[0])
+        shares = {"read_18": seen, "read_30": clear, "honest_read_18": usual, "honest_read_30": usual_clear}
+        line |= {name: float(each.double().mean()) for name, each in shares.items()}
+        outcome = preflight(update, case.model, *batch, watched=watched)
+        named = {leak.example for leak in outcome.leaks} & set(clear.nonzero()[:, 0].tolist())
+        judged = inspect_in_modes(case.model, one.own, honest=HonestRanges.of(case.model, one.own))
+        line |= {"verdict": judged.verdict, "findings": judged.findings}
+        yield {**line, "read_clear": int(clear.sum()), "named_of_clear": len(named)}
 
 
 def judge_case(

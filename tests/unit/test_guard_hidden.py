@@ -13,13 +13,14 @@ from torch.nn import functional as F
 from glasshouse.guard.layers.views import Uses, uses_of
 from glasshouse.guard.mitigate import mitigate
 from glasshouse.guard.preflight import Memory, preflight
+from glasshouse.guard.pursuit import inspect as inspecting
 from glasshouse.guard.pursuit.examples import Own, goals
-from glasshouse.guard.pursuit.found import look
+from glasshouse.guard.pursuit.found import PARTS, Found, Given, look
 from glasshouse.guard.pursuit.fresh import initialise_again
 from glasshouse.guard.pursuit.groups import groups_of
-from glasshouse.guard.pursuit.honest import NOTHING, Ranges
-from glasshouse.guard.pursuit.inspect import HonestRanges, inspect_in_modes
-from glasshouse.guard.pursuit.limits import LONGEST
+from glasshouse.guard.pursuit.honest import NOTHING, Range, Ranges
+from glasshouse.guard.pursuit.inspect import HonestRanges, _opened, inspect_in_modes
+from glasshouse.guard.pursuit.limits import LONGEST, MARGIN, MARGIN_VISIBLE
 from glasshouse.guard.pursuit.pulls import pulls_of
 from glasshouse.guard.pursuit.rows import Piece, as_rows, divisions, without_rows
 from glasshouse.guard.pursuit.states import depends_on_others, modes_of, steps_ahead, train_ahead
@@ -438,3 +439,41 @@ def test_a_step_ahead_moves_weights_by_a_tenth_at_most(dealt: kinds.Pictures) ->
     before, after = (torch.cat([p.detach().flatten() for p in m.parameters()]) for m in (model, ahead))
     moved = float((after - before).norm() / before.norm())
     assert 0.01 < moved <= (1 + LONGEST) ** steps_ahead(own) - 1
+
+
+def given(**more: float) -> Given:
+    """What a group gives away: nothing but ``more``."""
+    return Given(**{**dict.fromkeys(PARTS, 0.0), **more})
+
+
+@pytest.mark.parametrize("measure", ["rows", "excess", "crowds", "excess_visible"])
+def test_what_opens_passes_the_limit_and_what_it_was_by_a_margin(measure: str) -> None:
+    margin = MARGIN_VISIBLE if measure.endswith("visible") else MARGIN
+    limit = given(**{measure: 0.2})
+    honest = Range(most=limit, limits=limit, focused=limit)
+
+    def opens(share: float, before: float = 0.0, name: str = "wide.weight") -> bool:
+        first, later = (
+            Found(names=(where, "wide.bias")[:count], given=given(**{measure: x}), rows=2, hits=1.0)
+            for where, x, count in ((name, before, 1), ("wide.weight", share, 2))
+        )
+        return _opened(later, [first], honest)
+
+    assert opens(0.2 + margin + 0.01)
+    assert not opens(0.2 + margin - 0.01)
+    assert not opens(0.4, before=0.4 - margin + 0.01)
+    assert opens(0.4, before=0.4 - margin - 0.01)
+    assert opens(0.4, before=0.9, name="head.weight")
+
+
+def test_a_model_that_nobody_can_train_is_not_judged(
+    dealt: kinds.Pictures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, model = own_of(dealt, 64), nn.Sequential(nn.Flatten(), nn.Linear(hidden.SIZE, 10))
+    nothing = HonestRanges(measure=lambda mode, steps: Ranges(), measure_rounds=lambda mode, models: NOTHING)
+    monkeypatch.setattr(inspecting, "train_ahead", lambda model, own: None)
+    judged = inspect_in_modes(model, own, honest=nothing)
+    assert judged.verdict == "not judged"
+    assert "not finite" in judged.reason
+    monkeypatch.setattr(inspecting, "train_ahead", lambda model, own: Times(model, math.inf))
+    assert inspect_in_modes(model, own, honest=nothing).verdict == "not judged"

@@ -79,7 +79,7 @@ def repeat(
                 loss = mean_loss(model, batch, reduction=how.training.reduction)
             else:
                 loss = way.loss(model(batch.inputs), batch.labels)
-            loss.backward()  # type: ignore[no-untyped-call]  # torch ships no annotation
+            torch.autograd.backward(loss)
             return loss
 
         if how.kind == "gradient":

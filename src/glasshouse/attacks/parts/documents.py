@@ -195,7 +195,7 @@ def check_present(trees: TreeEnsemble, table: Row, *, subject: str) -> None:
         fix = 'state federation.options.units = "raw" where trees see the table\'s own numbers'
         raise Inapplicable(subject, needs=needs, got=f"trees over {trees.features} features", fix=fix)
     low, high = (0.0, 1.0 + SLACK) if trees.strict else (-SLACK, 1.0)
-    found = "a split that knows missing values" if trees.missing else ""
+    sign = "a split that knows missing values" if trees.missing else ""
     hot = [
         i for column, place in table.places() if not column.numeric for i in range(place.start, place.stop)
     ]
@@ -205,12 +205,12 @@ def check_present(trees: TreeEnsemble, table: Row, *, subject: str) -> None:
         cuts = tree.threshold[plain]
         # Rows whose value is below, or not above, the cut go left; every value is from 0 to 1.
         aside = (cuts <= low) | (cuts > high) if trees.strict else (cuts < low) | (cuts >= high)
-        found = found or ("a split with all values on one side" if aside.any() else "")
+        sign = sign or ("a split with all values on one side" if aside.any() else "")
         values = values or bool((np.isin(tree.feature[plain], hot) & (cuts == 1)).any())
         every_left = every_left and bool(tree.missing_left[plain].all())
-    if found or (every_left and values):
+    if sign or (every_left and values):
         # XGBoost's "exact" sends all missing values left and cuts a category at a half; "hist" at 1.
-        got = found or "values for missing ones to the left, in trees that cut at values"
+        got = sign or "values for missing ones to the left, in trees that cut at values"
         raise Inapplicable(subject, needs="trees of rows without a missing value", got=got, fix=fix)
 
 

@@ -172,7 +172,7 @@ def read_rounds(view: View) -> tuple[list[Sent], float]:
             got=f"{len(trees.trees)} trees",
             fix="audit a federation in which all clients take part in every round",
         )
-    found = []
+    received = []
     for number, one in enumerate(view.rounds[:-1]):
         start = number * clients * each
         blocks = [trees.trees[start + i * each : start + (i + 1) * each] for i in range(clients)]
@@ -186,7 +186,7 @@ def read_rounds(view: View) -> tuple[list[Sent], float]:
             )
         places = [i for i, block in enumerate(blocks) if mine and all(map(same_tree, block, mine))]
         roots = [sums_at_root(block[0], view) for block in blocks]
-        found.append(
+        received.append(
             Sent(
                 gradients=np.array([gradient for gradient, _ in roots]),
                 hessians=np.array([hessian for _, hessian in roots]),
@@ -194,7 +194,7 @@ def read_rounds(view: View) -> tuple[list[Sent], float]:
                 own=places[0] if places else -1,
             )
         )
-    return found, 0.5 if trees.base is None else trees.base
+    return received, 0.5 if trees.base is None else trees.base
 
 
 def trees_in(message: Broadcast | Update, view: View) -> TreeEnsemble:

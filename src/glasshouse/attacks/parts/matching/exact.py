@@ -163,13 +163,13 @@ class DescentAttack(SearchAttack, SearchingTogether, Protocol):
     @property
     def budget(self) -> Budget:
         """Iterations and restarts, of which those that simulate a client's steps cost as many gradients."""
-        found = search_budget(self.search)
+        whole = search_budget(self.search)
         if self.local_steps != "simulate":
-            return found
+            return whole
         if not self.seeks_order:
-            return replace(found, simulated=1.0)
+            return replace(whole, simulated=1.0)
         tries = step_order.TURNS * step_order.SWAPS
-        return replace(found, simulated=1 - step_order.WARM, ordered=1.0, tries=tries)
+        return replace(whole, simulated=1 - step_order.WARM, ordered=1.0, tries=tries)
 
     def loss(self, view: View, client: Replica, distance: Objective) -> Labelled:
         """The loss; ``client``: any of those whose updates ``distance`` compares, and its view."""
