@@ -8,7 +8,7 @@ from torch.nn import functional as F
 import glasshouse as gh
 from glasshouse.audit.preflight.network import _patterns
 from glasshouse.errors import BadScenario
-from glasshouse.interfaces import draws_at_random
+from glasshouse.interfaces.modes import draws_at_random
 from glasshouse.settings import Training
 
 CLASSES = 5

@@ -15,21 +15,21 @@ from glasshouse.audit.attacking.claims import Unit
 from glasshouse.audit.attacking.needs import attack_of, find_refusal
 from glasshouse.errors import BadScenario, BadValue, GlasshouseError, Inapplicable
 from glasshouse.guard.forms import without_prefix
-from glasshouse.interfaces import mode_of
+from glasshouse.interfaces.modes import mode_of
 from glasshouse.limits import Count, Fix, Positive, check_value
 from glasshouse.modalities.base import Modality
 from glasshouse.modalities.image import Image
 from glasshouse.models.adapt import adapt
 from glasshouse.models.base import evaluated
-from glasshouse.models.build import build, forward_hint, state
-from glasshouse.models.derivatives import derivative_fault
+from glasshouse.models.build import build, forward_hint, shortlist, state
+from glasshouse.models.derivatives import derivative_fault, training_fault
 from glasshouse.models.memory import keep
 from glasshouse.outside.schema import freeze
 from glasshouse.rng import Rng
 from glasshouse.scenario.plugins import plugin_problems
 from glasshouse.scenario.problems import found_problems
 from glasshouse.scenario.table import Plugin
-from glasshouse.settings import PLAIN, Optimizer, Training
+from glasshouse.settings import PLAIN, Optimizer, Training, covers
 from glasshouse.tasks.base import Task
 from glasshouse.tasks.classification import Classification
 from glasshouse.tensors import check_finite
@@ -152,8 +152,8 @@ def view(
     _check_numbers(examples, sends, batch_size, local_epochs, learning_rate)
     _check_types(optimizer=(optimizer, Optimizer), training=(training, Training | None))
     architecture, network = _network(model, inputs or input_shape, task)
-    if training is None:
-        training = mode_of(model)
+    training = mode_of(model) if training is None else training
+    _check_training(architecture, network, training, name=type(model).__name__)
     terms = Terms(
         protocol="fedsgd" if sends == "gradient" else "fedavg",
         architecture=architecture,
@@ -220,6 +220,29 @@ def _check_types(**given: tuple[object, Any]) -> None:
                 got=f"an object of type {type(value).__name__}",
                 fix=f"{name}={known}(...), with the keys of [federation.{name}] in docs/scenario.md",
             )
+
+
+def _check_training(architecture: Architecture, network: nn.Module, training: Training, *, name: str) -> None:
+    """Refuse patterns that name no layer, and a mode in which the network does not run.
+
+    Raises:
+        BadValue: names the pattern, or what fails.
+    """
+    layers = [name for name, _ in network.named_modules()]
+    tensors = list(network.state_dict())
+    named = {"frozen": layers, "fixed": [*layers, *tensors], "personal": [*layers, *tensors]}
+    for key, names in named.items():
+        for pattern in getattr(training, key):
+            if not any(covers((pattern,), one) for one in names):
+                raise BadValue(
+                    "update in memory",
+                    needs=f"training.{key}: patterns of names of the network's layers",
+                    got=f"'{pattern}'",
+                    fix=f"its layers: {shortlist([one for one in layers if one])}",
+                )
+    fault = training_fault(architecture, training) if training.mode == "training" else None
+    if fault is not None:
+        raise BadValue(f"network '{name}'", needs=fault[0], got=fault[1], fix=fault[2])
 
 
 def _check_grants(

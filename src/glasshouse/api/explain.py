@@ -14,6 +14,7 @@ from glasshouse.attacks.parts.replica import replica
 from glasshouse.errors import BadValue, GlasshouseError
 from glasshouse.federation.client import LocalTraining
 from glasshouse.federation.unstated import repeat, ways
+from glasshouse.interfaces.modes import differs_by_mode
 from glasshouse.limits import Count, check_value
 from glasshouse.models.build import build, load
 from glasshouse.rng import Rng
@@ -26,6 +27,7 @@ from glasshouse.wire import Batch, Kind
 __all__ = ["Tried", "explain"]
 
 Mode = Literal["evaluation", "training"]
+_SUBJECT: Final = "explanation of an update"
 
 ITERATIONS: Final = 80
 """Of the search for examples that would explain an update; enough to tell losses apart on small networks."""
@@ -121,7 +123,7 @@ def _check(seen: Any, examples: Any, iterations: int) -> None:
     Raises:
         BadValue: no view, a task of other targets, or examples that are not those behind the update.
     """
-    subject = "explanation of an update"
+    subject = _SUBJECT
     if not isinstance(seen, View):
         got = f"an object of type {type(seen).__name__}"
         raise BadValue(subject, needs="a view", got=got, fix="make it by gh.view(model, update, ...)")
@@ -188,8 +190,8 @@ class _Case:
     @classmethod
     def of(cls, view: View, inputs: Tensor, labels: Tensor) -> "_Case":
         """The case of a view, with the examples behind it."""
-        _, update = view.single(subject="explanation of an update")
-        client = replica(view, subject="explanation of an update")
+        _, update = view.single(subject=_SUBJECT)
+        client = replica(view, subject=_SUBJECT)
         is_gradient = update.kind == "gradient"
         order = (torch.arange(len(inputs)),) if is_gradient else schedule(client)
         kind: Kind = "gradient" if is_gradient else "delta"
@@ -204,7 +206,7 @@ class _Case:
     def model(self) -> nn.Module:
         """The network as it was received."""
         model = build(self.view.terms.architecture)
-        load(model, self.view.single(subject="explanation of an update")[0].tensors)
+        load(model, self.view.single(subject=_SUBJECT)[0].tensors)
         return model
 
     def error(self, again: Mapping[str, Tensor]) -> float:
@@ -232,9 +234,12 @@ def _unstated(seen: View, inputs: Tensor, labels: Tensor) -> Iterator[Tried]:
 
 def _modes(seen: View) -> tuple[Mode, ...]:
     """Those in which the network behaves differently."""
-    model = build(seen.terms.architecture)
-    normed = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
-    return ("evaluation", "training") if normed else ("evaluation",)
+    received, _ = seen.single(subject=_SUBJECT)
+    model, agreed = build(seen.terms.architecture), seen.terms.architecture
+    load(model, received.tensors)
+    probes = agreed.inputs.probes(4, torch.Generator().manual_seed(0))
+    differs = differs_by_mode(model, probes, seen.terms.training)
+    return ("evaluation", "training") if differs else ("evaluation",)
 
 
 def _ways(seen: View, labels: Tensor | None) -> Iterator[tuple[str, View]]:

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
-from glasshouse.interfaces import Defense, Trainer, mean_loss, set_mode
+from glasshouse.interfaces import Defense, Trainer, mean_loss
+from glasshouse.interfaces.modes import set_mode
 from glasshouse.rng import Rng
 from glasshouse.settings import ORDINARY, PLAIN, Optimizer, Training, covers
 from glasshouse.tensors import check_finite, copy_to, difference, map_tensors, norm, scale_tensors
@@ -164,13 +165,11 @@ class LocalTraining:
         statistics = {name: t.clone() for name, t in running_statistics(model).items()}
         sign = -1.0 if ascend else 1.0
         optimizer = self.stepper(parameters.values())
-        random = self.dropout or self.training.mode == "training"
         order: list[Tensor] = []
         slope: dict[str, Tensor] = {}
-        # Dropout draws from the global generator, which is set back afterwards.
-        with torch.random.fork_rng(devices=[], enabled=random):
-            if random:
-                torch.manual_seed(rng.child("dropout").seed())
+        # Networks draw from the global generator, in training mode or always; it is set back afterwards.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(rng.child("dropout").seed())
             for rows in self.schedule(len(data), rng=rng.child("order")):
                 slope = self.slope(model, data.pick(rows), parameters, before, sign=sign)
                 order.append(rows)

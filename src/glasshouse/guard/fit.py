@@ -40,7 +40,7 @@ class Fit:
         """
         task = task_of(model)
         with torch.no_grad():
-            outputs = in_mode(model, EVALUATION)(inputs)
+            outputs = in_mode(model, EVALUATION, inputs)(inputs)
             loss = float(task.losses(outputs, labels, inputs).mean())
         right = float((outputs.argmax(1) == labels).double().mean()) if task.one_label else None
         return cls(loss=loss, examples=len(labels), accuracy=right)

@@ -206,7 +206,7 @@ class Examples:
                 fix="subtract what was received from the parameters that are sent",
             )
         # In the mode in which the client trains: the other one answers to other rows.
-        pursued = pursue(in_mode(model, TRAINING if model.training else EVALUATION), own, memory)
+        pursued = pursue(in_mode(model, TRAINING if model.training else EVALUATION, own.inputs), own, memory)
         if isinstance(model, ReadsSentences):
             return cls(labels=labels, kind=kind, pursued=pursued, sentences=(model, inputs))
         # What was watched is what happened. To pass the batch through again is exact for one step alone.

@@ -7,10 +7,11 @@ fit unchanged.
 
 Detected automatically: the last linear layer, if there is one, and in-place activations, which are replaced
 by the ordinary form because attacks differentiate through them; the computed function is the same. Attention
-is computed in its plain form, which has second derivatives. BatchNorm uses the statistics that it received,
-and dropout is off unless the protocol enables it.
+is computed in its plain form, which has second derivatives. The network trains and evaluates by its own
+method ``train``, its root included.
 """
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
@@ -42,6 +43,7 @@ class AdaptedNetwork(nn.Module):
     def __init__(
         self, net: nn.Module, *, head: str, normalize: Normalize | None, logits: Logits | None
     ) -> None:
+        self.__dict__["net"], training = net, net.training  # no sub-module: its tensors keep their names
         super().__init__()
         if normalize is not None:
             self.normalize = normalize  # attacks look it up by this name; not part of the state_dict
@@ -49,16 +51,15 @@ class AdaptedNetwork(nn.Module):
             self.add_module(name, child)
         for name in ("_parameters", "_buffers", "_non_persistent_buffers_set"):
             self.__dict__[name] = vars(net)[name]  # shared dictionaries: replacements affect both modules
-        self.__dict__["net"] = net  # no sub-module: its tensors keep their names
         self.head_name = head
         self._logits = logits
         self._normalizes = normalize is not None
-        self.training = net.training
+        self.training = training
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Replace a sub-module (as DP-SGD does) in the wrapped network as well."""
+        """Replace a sub-module (as DP-SGD does), or set the mode, in the wrapped network as well."""
         super().__setattr__(name, value)
-        if isinstance(value, nn.Module) and name != "normalize":
+        if (isinstance(value, nn.Module) and name != "normalize") or name == "training":
             setattr(self.net, name, value)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -102,9 +103,9 @@ class AdaptedNetwork(nn.Module):
         return layer_inputs[-1].flatten(1)
 
     def train(self, mode: bool = True) -> "AdaptedNetwork":
-        """As for any module."""
+        """As for any module, by the network's own method, which may keep layers in another mode."""
         super().train(mode)
-        self.net.training = mode
+        self.net.train(mode)
         return self
 
 
@@ -218,6 +219,44 @@ def check_place(net: nn.Module, example: Tensor) -> None:
             got=f"first a tensor from which number {later[0] + 1} of the tuple is computed",
             fix=f"say where they are: glasshouse.adapt(net, logits=lambda output: {entry}), or output[0]",
         )
+
+
+def check_modes(net: nn.Module, examples: Tensor) -> None:
+    """Refuse a network that returns more in training than in evaluation, as the outputs of auxiliary heads.
+
+    Args:
+        net: in the mode in which clients train it.
+        examples: (B, ...), B > 1.
+
+    Raises:
+        BadValue: what the clients' loss takes of it must be said.
+    """
+    if not isinstance(net, AdaptedNetwork) or net.chooses:
+        return
+    other = copy.deepcopy(net).eval()
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        trained, judged = copy.deepcopy(net).returned(examples), other.returned(examples)
+    if (got := _form(trained)) != (usual := _form(judged)):
+        first = "output[0]" if isinstance(trained, tuple | list) else "output['logits']"
+        choice = f"{first} if isinstance(output, {type(trained).__name__}) else output"
+        raise BadValue(
+            _subject(net.net),
+            needs=f"in training mode, in which clients train it, {usual} as in evaluation",
+            got=got,
+            fix="leave auxiliary outputs out (aux_logits=False), or train in mode evaluation; where the loss "
+            f"takes one of them: glasshouse.adapt(net, logits=lambda output: {choice})",
+        )
+
+
+def _form(output: Any) -> str:
+    """What a network returned, in words, without sizes."""
+    if isinstance(output, Tensor):
+        return "one tensor"
+    if isinstance(output, Mapping):
+        return f"a {type(output).__name__} of {', '.join(map(repr, output))}"
+    if isinstance(output, tuple | list):
+        return f"a {type(output).__name__} of {len(output)}"
+    return f"a {type(output).__name__}"
 
 
 def _reached(output: Any, parameters: Sequence[nn.Parameter]) -> set[int]:

@@ -1,4 +1,4 @@
-"""Whether a network can be differentiated: once, as clients do, and twice, as attacks by matching do."""
+"""Whether a network can be differentiated, once as clients do and twice as attacks do, and can be trained."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -7,8 +7,12 @@ import torch
 from torch import Tensor
 
 from glasshouse.cache import once
+from glasshouse.errors import GlasshouseError
+from glasshouse.interfaces.modes import FAULTS, set_mode
+from glasshouse.models.adapt import check_modes
 from glasshouse.models.build import build
 from glasshouse.models.handed_over import REAL
+from glasshouse.settings import Training
 from glasshouse.wire import Architecture
 
 Fault = tuple[str, str, str]
@@ -39,6 +43,30 @@ def second_derivative_fault(architecture: Architecture) -> Fault | None:
     """The problem with differentiating that gradient by the example; None: none. Cached."""
     key = ["fault of second derivatives", repr(architecture)]
     return once(key, lambda: _find_fault(architecture, "", twice=True))
+
+
+def training_fault(architecture: Architecture, training: Training) -> Fault | None:
+    """The problem with a pass in the mode in which clients train; None: there is none. Cached."""
+    key = ["fault of training", repr(architecture), repr(training)]
+    return once(key, lambda: _find_training_fault(architecture, training))
+
+
+def _find_training_fault(architecture: Architecture, training: Training) -> Fault | None:
+    model, inputs = build(architecture), architecture.inputs.probes(4, torch.Generator().manual_seed(0))
+    set_mode(model, training, dropout=True)
+    try:
+        check_modes(model, inputs)
+        outputs = model(inputs)
+    except GlasshouseError as error:
+        return error.needs, error.got, error.fix
+    except FAULTS as error:
+        got = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        fix = "correct what it does in training mode, or state training.mode = evaluation"
+        return f"a pass over {len(inputs)} {architecture.inputs.nouns} in training mode", got, fix
+    if not architecture.task.accepts(tuple(outputs.shape[1:])):
+        asked = f"outputs for task '{architecture.task.name}' in training mode, as in evaluation"
+        return asked, f"{tuple(outputs.shape)} for {len(inputs)}", "return the same in both modes"
+    return None
 
 
 def _find_fault(architecture: Architecture, trained: str, *, twice: bool) -> Fault | None:

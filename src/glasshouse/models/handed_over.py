@@ -1,5 +1,6 @@
 """Networks that are handed over as objects: what cannot be copied, trained or compared is refused first."""
 
+import inspect
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -71,6 +72,22 @@ def check_handed_over(net: nn.Module) -> None:
         )
 
 
+def _check_train(name: str, module: nn.Module) -> None:
+    """Refuse a method ``train`` that is a training loop, and hides the one that sets the mode."""
+    try:
+        for mode in ((), (True,)):
+            inspect.signature(module.train).bind(*mode)
+    except TypeError:
+        raise BadValue(
+            f"network '{type(module).__name__}'" + (f" ('{name}')" if name else ""),
+            needs="the method train(mode) of torch.nn.Module, which sets the mode",
+            got=f"train{inspect.signature(module.train)}",
+            fix="give your training loop another name",
+        ) from None
+    except ValueError:  # written in C, so without a signature
+        return
+
+
 def check_module(net: object) -> None:
     """Refuse what is no network: its class, its weights, a function.
 
@@ -78,6 +95,8 @@ def check_module(net: object) -> None:
         BadValue: says what it is.
     """
     if isinstance(net, nn.Module):
+        for name, module in net.named_modules():
+            _check_train(name, module)
         return
     if isinstance(net, type):
         got, fix = f"the class {net.__name__}", f"build it: {net.__name__}(...)"

@@ -9,6 +9,7 @@ import copy
 import inspect
 import re
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from types import CodeType
 from typing import Final
@@ -48,8 +49,9 @@ def keep(net: nn.Module) -> str:
     """
     check_handed_over(net)
     model = copy.deepcopy(net).cpu()
-    kind = type(model.net if isinstance(model, AdaptedNetwork) else model)
-    content = [dict(model.state_dict()), repr(model), _source(kind), _behaviour(model)]
+    own = model.net if isinstance(model, AdaptedNetwork) else model
+    kind = type(own)
+    content = [dict(model.state_dict()), repr(model), _source(kind), _behaviour(model, own)]
     model = model if isinstance(model, SplitModel) else adapt(model)
     name = f"{kind.__name__}_{cache.digest(content)[:12]}"
     _NETWORKS[name] = model
@@ -75,10 +77,10 @@ def __getattr__(name: str) -> Callable[[tuple[int, int, int], int], nn.Module]:
     return factory
 
 
-def _behaviour(model: nn.Module) -> list[str]:
+def _behaviour(*roots: nn.Module) -> list[str]:
     """What else tells networks of the same layers apart: plain settings, and code that is not torch's."""
     told = dict[str, None]()
-    for module in model.modules():
+    for module in dict.fromkeys(chain.from_iterable(root.modules() for root in roots)):
         for name, value in vars(module).items():
             if isinstance(value, _PLAIN) and name != "training":
                 told[f"{name} = {value!r}"] = None

@@ -21,7 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from glasshouse.attacks.base import About
 from glasshouse.attacks.parts.local_steps import check_linear, known_decay
 from glasshouse.errors import BadValue, Inapplicable
-from glasshouse.interfaces import set_mode
+from glasshouse.interfaces.modes import Draws, find_draws, joins_examples, put_off, set_mode
 from glasshouse.modalities.base import Modality
 from glasshouse.models.build import build, load
 from glasshouse.models.text.base import TextModel
@@ -81,23 +81,28 @@ class Replica:
 
     @cached_property
     def trained(self) -> nn.Module:
-        """The model in the mode in which the client trained it, without dropout, whose draws are unknown.
+        """The model in the mode in which the client trained it, without its draws, which are unknown.
 
-        The model itself in evaluation mode; in training mode a copy, whose batch norms use the statistics of
-        the batch. Several runs of one model overwrite its running statistics, so callers hand in their own.
+        The model itself in evaluation mode, if it draws nothing there; else a copy, whose batch norms in
+        training mode use the statistics of the batch. Several runs of one model overwrite its running
+        statistics, so callers hand in their own.
         """
-        how = self.terms.training
-        if how.mode != "training":
+        how, probes = self.terms.training, self.inputs.probes(4, torch.Generator().manual_seed(0))
+        if how.mode != "training" and find_draws(self.model, probes) == Draws():
             return self.model
         copied = copy.deepcopy(self.model)
         set_mode(copied, how, dropout=False)
+        put_off(copied, find_draws(copied, probes))
         return copied
 
     @cached_property
     def uses_batch_statistics(self) -> bool:
-        """Whether a batch norm of :attr:`trained` normalises with the statistics of the batch."""
+        """Whether :attr:`trained` uses statistics of the batch, by batch norm or by code of its own."""
         norms = (m for m in self.trained.modules() if isinstance(m, _BatchNorm))
-        return any(norm.training for norm in norms)
+        if any(norm.training for norm in norms):
+            return True
+        probes = self.inputs.probes(4, torch.Generator().manual_seed(0))
+        return joins_examples(self.trained, probes.to(self.device))
 
     def batch_statistics(self) -> dict[str, Tensor]:
         """What the update's running statistics tell of the client's batches, by ``LAYER.mean`` and ``.var``.

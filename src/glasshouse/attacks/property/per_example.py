@@ -9,11 +9,12 @@ Shape letters: E examples of the pool, S clients, B examples of each, z numbers 
 outputs of a layer, k numbers of a kernel.
 """
 
+import copy
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import final
+from typing import Final, final
 
 import torch
 from torch import Tensor, nn
@@ -23,17 +24,32 @@ from glasshouse.attacks.parts.matching.fixed import is_ordinary
 from glasshouse.errors import BadValue
 from glasshouse.federation.client import LocalTraining
 from glasshouse.interfaces import task_of
+from glasshouse.interfaces.modes import find_draws, joins_examples, put_off
 from glasshouse.rng import Rng
+from glasshouse.settings import ORDINARY
 from glasshouse.wire import Batch, Terms
 
+_SHARED: Final = {"mode", "frozen", "fixed"}
+"""Terms of local training that leave an update a mean of gradients of single examples."""
 CHUNK = 256
 """Pool entries or clients handled at a time: bounds the memory."""
 
 
 def shares_gradients(model: nn.Module, terms: Terms) -> bool:
-    """Whether :class:`PerExample` applies: all trained layers are linear or plain convolutions."""
+    """Whether :class:`PerExample` applies: a plain step of a network whose examples do not meet.
+
+    All trained layers are linear or plain convolutions.
+    """
     names = {name for name, _ in model.named_parameters() if name.startswith(terms.trained)}
-    return names <= {f"{n}.{own}" for n, m in _plain(model) for own in ("weight", "bias")}
+    plain = names <= {f"{n}.{own}" for n, m in _plain(model) for own in ("weight", "bias")}
+    how, ordinary = terms.training.model_dump(exclude=_SHARED), ORDINARY.model_dump(exclude=_SHARED)
+    if not plain or how != ordinary:
+        return False
+    work = copy.deepcopy(model)
+    LocalTraining.of(terms, round=0).prepare(work)
+    probes = terms.architecture.inputs.probes(4, torch.Generator().manual_seed(0))
+    put_off(work, find_draws(work, probes))
+    return not joins_examples(work, probes.to(next(model.parameters()).device))
 
 
 @final
@@ -119,7 +135,7 @@ class PerExample:
 
         Args:
             model: unchanged on return.
-            terms: the trained parameters, and whether dropout is on.
+            terms: the trained parameters, and the mode.
             rng: for the dropout masks, one for each example.
             pool: the examples.
 
@@ -194,15 +210,14 @@ def _taps(
         tape[name][0].append(inputs[0].detach())
         outputs[name] = output
 
-    dropout = LocalTraining.of(terms, round=0).dropout
-    model.train(dropout)
+    train = LocalTraining.of(terms, round=0)
+    train.prepare(model)
     # One pass over the pool, with the layers' inputs and slopes kept: gradients of single examples follow
     # from them.
-    with ExitStack() as hooks, torch.random.fork_rng(devices=[], enabled=dropout):
+    with ExitStack() as hooks, torch.random.fork_rng(devices=[]):
         for name, layer in layers.items():
             hooks.enter_context(layer.register_forward_hook(partial(note, name)))
-        if dropout:
-            torch.manual_seed(rng.child("dropout").seed())
+        torch.manual_seed(rng.child("dropout").seed())
         for rows in torch.split(torch.arange(len(pool)), CHUNK):
             batch = pool.pick(rows)
             loss = task_of(model).loss(model(batch.inputs), batch.labels, batch.inputs, reduction="sum")

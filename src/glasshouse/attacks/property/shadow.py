@@ -120,10 +120,9 @@ def _go_on(model: nn.Module, terms: Terms, cast: Cast, sums: Tensor, *, rate: fl
     train = LocalTraining.of(terms, round=0)
     parameters = train.parameters(model)
     start = flatten(parameters).detach()
-    model.train(train.dropout)
-    with torch.random.fork_rng(devices=[], enabled=train.dropout):
-        if train.dropout:
-            torch.manual_seed(rng.child("later").seed())
+    train.prepare(model)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(rng.child("later").seed())
         for number, row in enumerate(sums):
             place = start + row
             for rows in _later_steps(cast.rows[number], terms, rng=rng.child(f"later/{number}")):

@@ -15,12 +15,12 @@ from typing import Final, final
 
 import torch
 from torch import Tensor
-from torch.nn.modules.dropout import _DropoutNd
 
 from glasshouse.audit.captured.collect import sent_file
 from glasshouse.audit.simulation.record import TermsCheck
 from glasshouse.federation.client import LocalTraining
 from glasshouse.federation.unstated import Unstated, repeat, ways
+from glasshouse.interfaces.modes import draws_at_random
 from glasshouse.models.build import build, load
 from glasshouse.rng import Rng
 from glasshouse.settings import Optimizer, covers
@@ -189,8 +189,9 @@ def _suspect(case: Case) -> Suspect:
     factor = _share(case.change, again)
     if _distance(case.change, scale_tensors(again, factor)) <= TOLERANCE:
         return f"the change is {factor:.3g} times what the terms give: something scales it", ""
-    if any(isinstance(m, _DropoutNd) and m.p > 0 for m in build(case.broadcast.architecture).modules()):
-        return "the network has dropout, whose draws nothing repeats", ""
+    inputs = case.pool.inputs[case.used.rows()][:2]
+    if draws_at_random(build(case.broadcast.architecture), inputs, case.terms.training):
+        return "the network draws at random, as dropout does, and nothing repeats its draws", ""
     return "no single term explains it: another loss or optimizer, or images that changed", ""
 
 

@@ -13,8 +13,9 @@ from glasshouse.federation.client import LocalTraining
 from glasshouse.federation.defenses.base import NetworkBound
 from glasshouse.federation.defenses.guarantee import Private, remark_on_delta
 from glasshouse.interfaces import Defense, traits_of
+from glasshouse.interfaces.modes import draws_at_random
 from glasshouse.models.build import build, shortlist
-from glasshouse.models.derivatives import Fault, derivative_fault
+from glasshouse.models.derivatives import Fault, derivative_fault, training_fault
 from glasshouse.registry import create, load
 from glasshouse.rng import Rng
 from glasshouse.scenario.spec import Federation, Scenario
@@ -40,7 +41,10 @@ def network_problems(outlook: Outlook) -> Iterator[Problem]:
     for path, network in outlook.networks:
         fault = fault_of(network)
         if fault is None and ":" in network.name:
+            how = scenario.federation.local
             fault = derivative_fault(network, trained)
+            if fault is None and how.mode == "training":
+                fault = training_fault(network, how)
         if fault is not None:
             needs, got, hint = fault
             yield Problem(path=path, needs=needs, got=got, hint=hint)
@@ -148,18 +152,26 @@ def large_deltas(looks: Iterable[Outlook]) -> tuple[str, ...]:
 def own_networks(looks: Iterable[Outlook]) -> tuple[str, ...]:
     """The user's own networks in all cells, each in a sentence."""
     built = (one for one in looks if one.scenario.federation.kind != "document")
-    own = (network for one in built for _, network in one.networks if ":" in network.name)
-    return tuple(dict.fromkeys(map(_describe, own)))
+    own = (
+        (network, one.scenario.federation.local)
+        for one in built
+        for _, network in one.networks
+        if ":" in network.name
+    )
+    return tuple(dict.fromkeys(_describe(network, how) for network, how in own))
 
 
-def _describe(network: Architecture) -> str:
-    model = build(network)
+def _describe(network: Architecture, how: Training) -> str:
+    model, trains = build(network), how.mode == "training"
     size = sum(p.numel() for p in model.parameters())
     kinds = [type(module).__name__ for module in model.modules()]
     counts = {
-        "BatchNorm (with the statistics received)": sum("BatchNorm" in kind for kind in kinds),
-        "dropout (off, unless the protocol turns it on)": sum("Dropout" in kind for kind in kinds),
+        f"BatchNorm (with the statistics {'of the batch' if trains else 'received'})": "BatchNorm",
+        f"dropout ({'on' if trains else 'off, unless the protocol turns it on'})": "Dropout",
     }
-    notes = [f"{count} {words}" for words, count in counts.items() if count]
+    found = {words: sum(name in kind for kind in kinds) for words, name in counts.items()}
+    notes = [f"{count} {words}" for words, count in found.items() if count]
+    if draws_at_random(model, network.inputs.probes(4, Rng.root(0).torch()), how):
+        notes.append("draws at random while clients train")
     head = getattr(model, "head_name", "head")
     return ", ".join([f"{network.name}: {size:,} parameters", f"logits from layer '{head}'", *notes])

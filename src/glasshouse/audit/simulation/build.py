@@ -7,7 +7,6 @@ from typing import Any, Final, final
 
 import torch
 from torch import Tensor
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from glasshouse.audit.attacking.needs import threat_of
 from glasshouse.audit.simulation.deal import (
@@ -38,7 +37,8 @@ from glasshouse.federation.defenses.guarantee import (
 )
 from glasshouse.federation.rounds import ParameterRounds
 from glasshouse.federation.setting import FederationProtocol, Setting
-from glasshouse.interfaces import Behaviour, Defense, draws_at_random, traits_of
+from glasshouse.interfaces import Behaviour, Defense, traits_of
+from glasshouse.interfaces.modes import draws_at_random, moved_buffers
 from glasshouse.models import build as models
 from glasshouse.models.perceptual import network
 from glasshouse.registry import create, load
@@ -251,7 +251,7 @@ def _remarks(setting: Setting, proved: Guarantee | None) -> tuple[str, ...]:
         remarks += [words] if (words := remark_on_delta(proved.delta, unit, units)) else []
     if any(isinstance(d, Private) for d in setting.defenses) and sends_statistics(setting):
         remarks.append(
-            "Running statistics of batch norms leave the clients without noise: a guarantee about updates "
+            "Running statistics of layers leave the clients without noise: a guarantee about updates "
             "does not cover them, and none is stated."
         )
     if setting.terms.sends in ("gradient", "delta", "parameters") and draws_at_random(
@@ -273,15 +273,13 @@ def _exposure(terms: Terms, examples: int, rounds: int, passes: int | None) -> E
 
 
 def sends_statistics(setting: Setting) -> bool:
-    """Whether running statistics of batch norms leave the clients beside the parameters."""
+    """Whether running statistics, of batch norms or of a network's own code, leave beside the parameters."""
     terms = setting.terms
-    if terms.training.mode != "training" or terms.sends == "gradient":
+    if terms.sends not in ("delta", "parameters") or terms.options.get("dropout"):
         return False
     model = setting.build(terms.architecture)
-    norms = [name for name, m in model.named_modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
-    apart = (*terms.training.personal, *terms.training.fixed)
-    frozen = terms.training.frozen
-    return any(not covers(apart, f"{n}.running_mean") and not covers(frozen, n) for n in norms)
+    moved = moved_buffers(model, setting.private.inputs[:4], terms.training)
+    return any(not covers((*terms.training.personal, *terms.training.fixed), name) for name in moved)
 
 
 def _terms(scenario: Scenario, architecture: Architecture, domain_roles: ClassRoles | None) -> Terms:

@@ -24,14 +24,11 @@ from glasshouse.federation.client import LocalTraining
 from glasshouse.federation.defenses.accounting import check_level, needed_noise, spent_epsilon
 from glasshouse.federation.defenses.base import NamedDefense, describe_mechanism
 from glasshouse.federation.defenses.guarantee import Exposure, Guarantee
-from glasshouse.federation.defenses.independence import (
-    ERRORS,
-    check_independence,
-    same_in_training,
-)
+from glasshouse.federation.defenses.independence import check_independence, same_in_training
 from glasshouse.federation.defenses.marks import Mark, noise_mark
 from glasshouse.federation.defenses.per_example import own_layers, prepare_model
 from glasshouse.interfaces import Trainer, losses_of
+from glasshouse.interfaces.modes import FAULTS
 from glasshouse.limits import Count, Fix, Positive, Probability, check_ranges
 from glasshouse.registry import Card, create
 from glasshouse.rng import Rng
@@ -311,7 +308,7 @@ def _choose_gradients(work: nn.Module, sample: Batch) -> Gradients:
     apart = partial(_one_by_one, copy.deepcopy(work))  # without the hooks that are about to be attached
     try:
         GradSampleModule(copy.deepcopy(work), loss_reduction="sum", strict=False)
-    except ERRORS:  # a layer with buffers beside its parameters, as under spectral norm
+    except FAULTS:  # a layer with buffers beside its parameters, as under spectral norm
         return partial(_one_by_one, work)
     hooked = GradSampleModule(work, loss_reduction="sum", strict=False)
     together = partial(_together, hooked)
@@ -329,7 +326,7 @@ def _agree(together: Gradients, apart: Gradients, batch: Batch) -> bool:
         torch.manual_seed(0)
         try:
             quick = together(batch, 1.0)
-        except ERRORS:  # a layer that Opacus does not know, or takes another dimension of for the batch
+        except FAULTS:  # a layer that Opacus does not know, or takes another dimension of for the batch
             return False
     for one, other in zip(quick, right, strict=True):
         if one.shape != other.shape or not torch.allclose(one, other, rtol=RTOL, atol=RTOL * _largest(other)):

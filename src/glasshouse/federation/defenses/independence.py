@@ -13,7 +13,6 @@ Shape letters: B examples.
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from functools import partial
 from typing import Any, Final
 
 import torch
@@ -22,13 +21,12 @@ from torch import Tensor, nn
 from glasshouse.errors import Inapplicable
 from glasshouse.examples import Batch
 from glasshouse.interfaces import losses_of
+from glasshouse.interfaces.modes import FAULTS, drawing_layers, set_alone
 
 TOLERANCES: Final = {torch.float64: 1e-9, torch.float32: 1e-4}
 """Largest difference, relative to the largest value, that rounding in another order explains."""
 DOUBLE: Final = 200_000
 """Weights of the largest network that is tried in double precision: convolutions are slow in it."""
-ERRORS: Final = (RuntimeError, ValueError, TypeError, LookupError, AttributeError)
-"""What a network raises on a batch size that it cannot take."""
 _MIXES: Final = "use group or layer norm instead of batch statistics, and layers that take the batch first"
 
 
@@ -69,7 +67,7 @@ def check_independence(
                 _check_exchange(network, together, subject=subject)
             alone += [_losses(quiet, batch.pick(torch.tensor([i]))) for i in range(len(alone), size)]
             losses = _losses(quiet, together)
-        except ERRORS as error:
+        except FAULTS as error:
             raised = f"{type(error).__name__}: {str(error).splitlines()[0]}"
             raise _refused(subject, f"in a batch of {size}, {raised}") from error
         if losses.shape != (size,) or not _alike(losses, torch.cat(alone)):
@@ -87,14 +85,14 @@ def _quieten(model: nn.Module, batch: Batch, *, packages: tuple[str, ...] = ("",
         packages: where the classes of these layers are defined, as beginnings of names.
     """
     while True:
-        drawing = _drawing(model, batch)
+        drawing = drawing_layers(model, batch.inputs)
         layers = {name: model.get_submodule(name) for name in drawing}
         ours = [n for n, layer in layers.items() if type(layer).__module__.startswith(packages)]
         louder = [name for name in ours if layers[name].training]
         if not louder:
             return drawing
         for name in louder:
-            _set_alone(model, name, training=False)
+            set_alone(model, name, training=False)
 
 
 def same_in_training(model: nn.Module, names: Sequence[str], batch: Batch) -> list[str]:
@@ -109,7 +107,7 @@ def same_in_training(model: nn.Module, names: Sequence[str], batch: Batch) -> li
     before = _seeded(network, batch)
 
     def unlike() -> bool:
-        return bool(_drawing(network, batch)) or not _alike(before, _seeded(network, batch))
+        return bool(drawing_layers(network, batch.inputs)) or not _alike(before, _seeded(network, batch))
 
     for name in names:
         network.get_submodule(name).training = True
@@ -128,40 +126,6 @@ def same_in_training(model: nn.Module, names: Sequence[str], batch: Batch) -> li
     return same
 
 
-def _set_alone(model: nn.Module, name: str, *, training: bool) -> None:
-    """Set the mode of one layer, whose own parts keep theirs."""
-    layer = model.get_submodule(name)
-    modes = {part: part.training for part in layer.modules() if part is not layer}
-    layer.train(training)  # its own method: a network that wraps another passes the mode on
-    layer.training = training  # where that method keeps another mode
-    for part, mode in modes.items():
-        part.training = mode
-
-
-def _drawing(model: nn.Module, batch: Batch) -> tuple[str, ...]:
-    """The layers that draw from the global generator themselves, not by their parts."""
-    states: dict[str, Tensor] = {}
-    drawing: list[str] = []
-
-    def before(name: str, *_: Any) -> None:
-        states[name] = torch.get_rng_state()
-
-    def after(name: str, *_: Any) -> None:
-        inner = any(name == "" or one.startswith(f"{name}.") for one in drawing)
-        if not inner and not torch.equal(states[name], torch.get_rng_state()):
-            drawing.append(name)
-
-    with ExitStack() as hooks, torch.random.fork_rng(devices=[]):
-        for name, layer in model.named_modules():
-            hooks.enter_context(layer.register_forward_pre_hook(partial(before, name)))
-            hooks.enter_context(layer.register_forward_hook(partial(after, name)))
-        try:
-            _losses(model, batch)
-        except ERRORS:  # said by whoever tries the sizes
-            return ()
-    return tuple(drawing)
-
-
 def _precise(model: nn.Module, batch: Batch) -> tuple[nn.Module, Batch]:
     """Copies in double precision; in the network's own where it is large, or its code allows no other."""
     if sum(p.numel() for p in model.parameters()) > DOUBLE:
@@ -171,7 +135,7 @@ def _precise(model: nn.Module, batch: Batch) -> tuple[nn.Module, Batch]:
         network = copy.deepcopy(model).double()
         with torch.random.fork_rng(devices=[]):
             _losses(network, double.pick(torch.tensor([0])))
-    except ERRORS:
+    except FAULTS:
         return copy.deepcopy(model), batch
     return copy.deepcopy(model).double(), double  # without what the first pass left behind
 
@@ -190,7 +154,7 @@ def _check_memory(network: nn.Module, batch: Batch, *, subject: str) -> None:
     """Raise if a second pass of the same examples has other losses than the first."""
     try:
         first, second = _seeded(network, batch), _seeded(network, batch)
-    except ERRORS:  # said by whoever tries the sizes
+    except FAULTS:  # said by whoever tries the sizes
         return
     if not _alike(first, second):
         rows = torch.arange(len(batch))

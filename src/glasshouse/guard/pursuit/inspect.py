@@ -113,7 +113,9 @@ class HonestRanges:
         check_fit(kept, own)
         return cls(
             measure=partial(_measure, kept, own),
-            measure_rounds=lambda mode, models: learn_rounds(in_mode(kept, mode), own, models=models),
+            measure_rounds=lambda mode, models: learn_rounds(
+                in_mode(kept, mode, own.inputs), own, models=models
+            ),
         )
 
     def known(self, mode: str, steps: tuple[int, ...] = STEPS) -> Ranges:
@@ -130,7 +132,7 @@ class HonestRanges:
 
 
 def _measure(model: nn.Module, own: Own, mode: str, steps: tuple[int, ...]) -> Ranges:
-    return learn(in_mode(model, mode), own, steps=steps)
+    return learn(in_mode(model, mode, own.inputs), own, steps=steps)
 
 
 def inspect_in_modes(
@@ -162,7 +164,7 @@ def _inspect(
     if len(own) < FEWEST:
         return Judged(reason=f"{len(own)} examples are too few, {FEWEST} are needed")
     tried = own[: SEARCHED + JUDGED]
-    one = in_mode(model, mode)
+    one = in_mode(model, mode, own.inputs)
     pulls = pulls_of(one, tried)
     found = look(groups_of(pulls.sides), tried)
     ranges = _ranges_for(found, honest, mode)
@@ -177,7 +179,7 @@ def _inspect(
         reason = "training it on your examples leads to numbers that are not finite"
     values = _values(found, ranges, pulls)
     for rounds, past in enumerate(earlier, 1):
-        before = pulls_of(in_mode(past, mode), tried)
+        before = pulls_of(in_mode(past, mode, own.inputs), tried)
         both = look(stacked(before, pulls, rounds=rounds), tried, searches=OF_ROUNDS)
         pairs = NOTHING
         # Pairs of honest models take long to measure: only as many as are needed to tell.

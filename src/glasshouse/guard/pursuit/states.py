@@ -21,6 +21,7 @@ from glasshouse.cache import digest
 from glasshouse.guard.layers.trace import left_as_it_was
 from glasshouse.guard.pursuit.examples import Own, train_loss
 from glasshouse.guard.pursuit.limits import AHEAD, LONGEST
+from glasshouse.interfaces.modes import find_draws, put_off
 
 TRAINING, EVALUATION = "train", "eval"
 BATCH: Final = 32
@@ -38,12 +39,20 @@ def modes_of(model: nn.Module, own: Own | None = None) -> tuple[str, ...]:
     return (TRAINING, EVALUATION) if two else (TRAINING,)
 
 
-def in_mode(model: nn.Module, mode: str) -> nn.Module:
-    """A copy of ``model`` in one of its modes; dropout is off in both, as its draws are nobody's design."""
-    work = copy.deepcopy(model).train(mode == TRAINING)
+def in_mode(model: nn.Module, mode: str, inputs: Tensor) -> nn.Module:
+    """A copy of ``model`` in one of its modes; dropout is off in both, as its draws are nobody's design.
+
+    Args:
+        model: left as it is.
+        mode: training or evaluation.
+        inputs: some examples, (B, ...), on which it is tried whether its own code draws, too.
+    """
+    work = copy.deepcopy(model)
+    work.train(mode == TRAINING)  # somebody's own method may return nothing
     for part in work.modules():
         if isinstance(part, _DropoutNd):
             part.eval()
+    put_off(work, find_draws(work, inputs[:2]))
     return work
 
 

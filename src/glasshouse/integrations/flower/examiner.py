@@ -101,7 +101,8 @@ class Examiner:
     def _range(self, model: nn.Module, own: Own, mode: str, steps: tuple[int, ...]) -> Ranges:
         """The range of honest models, from the cache where it is known."""
         stored = self._cached(
-            _file_of(model, own, mode, steps), lambda: asdict(learn(in_mode(model, mode), own, steps=steps))
+            _file_of(model, own, mode, steps),
+            lambda: asdict(learn(in_mode(model, mode, own.inputs), own, steps=steps)),
         )
         return _ranges_of(stored)
 
@@ -109,7 +110,7 @@ class Examiner:
         """The range of pairs of honest models, from the cache where it is known."""
         stored = self._cached(
             _file_of(model, own, mode, f"two rounds of {models}"),
-            lambda: asdict(learn_rounds(in_mode(model, mode), own, models=models)),
+            lambda: asdict(learn_rounds(in_mode(model, mode, own.inputs), own, models=models)),
         )
         return _range_of(stored)
 

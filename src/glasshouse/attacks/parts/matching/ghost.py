@@ -34,6 +34,7 @@ from glasshouse.attacks.parts.matching.folding import fold_norms
 from glasshouse.attacks.parts.matching.ghost_layers import Form, Triple
 from glasshouse.attacks.parts.matching.targets import Chosen, Moments, Targets, chosen_victims
 from glasshouse.interfaces import task_of
+from glasshouse.interfaces.modes import joins_examples
 
 
 def supports(model: nn.Module, target: Container[str], shape: tuple[int, ...]) -> str | None:
@@ -56,10 +57,14 @@ def supports(model: nn.Module, target: Container[str], shape: tuple[int, ...]) -
     def count(name: str, *_: object) -> None:
         calls[name] += 1
 
+    like = next(model.parameters())
+    examples = torch.rand(4, *shape, generator=torch.Generator().manual_seed(0)).to(like)
+    if joins_examples(model, examples):  # candidates would influence each other
+        return "what it answers for one example depends on the others of a batch, or on earlier ones"
     with ExitStack() as hooks, torch.no_grad():
         for name, module in layers:
             hooks.enter_context(module.register_forward_hook(partial(count, name)))
-        model(next(model.parameters()).new_zeros(1, *shape))
+        model(like.new_zeros(1, *shape))
     odd = [f"'{name}' runs {calls[name]} times" for name, _ in layers if calls[name] != 1]
     if odd:
         return f"{', '.join(odd)} per forward pass instead of once"

@@ -90,21 +90,34 @@ class Plain:
             return clamp_softly(pulled, self._levels)
         if self._steps is None:
             return self._gradient(self._start, inputs, targets, create_graph)
+        buffers = self._buffers()  # what a layer keeps of a step, the next one uses
 
         def gradient(parameters: Mapping[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
-            return self._gradient(parameters, inputs[rows], targets[rows], create_graph)
+            return self._gradient(parameters, inputs[rows], targets[rows], create_graph, buffers)
 
         after = self._steps.repeat({**self._start, **self._unsent}, gradient, through=create_graph)
         change = {n: after[n] - start + self._known.get(n, 0.0) for n, start in self._start.items()}
         return change if create_graph else {name: t.detach() for name, t in change.items()}
 
+    def _buffers(self) -> dict[str, Tensor]:
+        """Copies of the buffers: in training mode the forward pass would overwrite the model's."""
+        return {name: t.clone() for name, t in self._model.named_buffers()}
+
     def _gradient(
-        self, parameters: Mapping[str, Tensor], inputs: Tensor, targets: Tensor, create_graph: bool
+        self,
+        parameters: Mapping[str, Tensor],
+        inputs: Tensor,
+        targets: Tensor,
+        create_graph: bool,
+        buffers: dict[str, Tensor] | None = None,
     ) -> dict[str, Tensor]:
+        """The gradient of the loss; ``buffers`` are afterwards as the forward pass left them."""
+        buffers = self._buffers() if buffers is None else buffers
         with torch.enable_grad():
-            # Running statistics are copied: in training mode the forward pass would overwrite the model's.
-            state = {**{name: t.clone() for name, t in self._model.named_buffers()}, **parameters}
+            # Of what was kept of the last step nobody takes a slope, and this graph needs it as it is now.
+            state = {**{name: t.detach().clone() for name, t in buffers.items()}, **parameters}
             outputs = functional_call(self._model, state, (inputs,))
+            buffers.update({name: state[name] for name in buffers})
             loss = self._task.loss(outputs, targets, inputs, reduction=self._reduction)
             gradients = torch.autograd.grad(
                 loss,

@@ -4,13 +4,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol, final
 
-import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from glasshouse import registry
 from glasshouse.rng import Rng
-from glasshouse.settings import Training, covers
+from glasshouse.settings import Training
 from glasshouse.tasks.base import Reduction, Task
 from glasshouse.tasks.classification import Classification
 from glasshouse.wire import Aggregate, Batch, Broadcast, Crafted, Kind, Mechanism, Trained, Update, Value
@@ -27,11 +25,8 @@ __all__ = [
     "Trainer",
     "Traits",
     "UpdateDefense",
-    "draws_at_random",
     "losses_of",
     "mean_loss",
-    "mode_of",
-    "set_mode",
     "stated_training",
     "task_of",
     "traits_if_known",
@@ -39,9 +34,6 @@ __all__ = [
 ]
 
 Start = Literal["model", "features"]
-_RANDOM = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout,
-           nn.RReLU, nn.MultiheadAttention)  # fmt: skip
-"""Layers that draw at random in training mode."""
 
 
 class Trainer(Protocol):
@@ -139,68 +131,6 @@ def task_of(model: nn.Module) -> Task:
 def losses_of(model: nn.Module, batch: Batch) -> Tensor:
     """Per-example losses whose mean training minimises, (B,), as the task of ``model`` says."""
     return task_of(model).losses(model(batch.inputs), batch.labels, batch.inputs)
-
-
-def draws_at_random(model: nn.Module, inputs: Tensor, training: Training) -> bool:
-    """Whether a network answers the same examples differently from pass to pass, as with dropout.
-
-    Asked of the network itself, so that what its code draws counts like what a layer does.
-
-    Args:
-        model: is left in the mode in which clients train it.
-        inputs: some examples, (B, ...), B > 0.
-        training: the mode.
-    """
-    set_mode(model, training, dropout=True)
-    buffers = {name: t.clone() for name, t in model.named_buffers()}
-    answers: list[Tensor] = []
-    # A batch norm in training mode refuses a batch of one.
-    inputs = inputs if len(inputs) > 1 else torch.cat([inputs, inputs])
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        for seed in range(2):
-            torch.manual_seed(seed)
-            answers.append(model(inputs))
-            # A running statistic moved by the first pass is no draw.
-            for name, t in model.named_buffers():
-                t.copy_(buffers[name])
-    return not torch.equal(answers[0], answers[1])
-
-
-def _is_random(module: nn.Module) -> bool:
-    return isinstance(module, _RANDOM) or (isinstance(module, nn.RNNBase) and module.dropout > 0)
-
-
-def mode_of(model: nn.Module) -> Training:
-    """The mode in which a network stands: in training if any layer behaves so, but for those that do not.
-
-    Examples:
-        >>> net = nn.Sequential(nn.BatchNorm1d(2), nn.BatchNorm1d(2)).train()
-        >>> net[0] = net[0].eval()
-        >>> mode_of(net).mode, mode_of(net).frozen
-        ('training', ('0',))
-    """
-    layers = {n: m for n, m in model.named_modules() if _is_random(m) or isinstance(m, _BatchNorm)}
-    if not any(layer.training for layer in layers.values()):
-        return Training()
-    resting = tuple(name for name, layer in layers.items() if not layer.training)
-    return Training(mode="training", frozen=resting)
-
-
-def set_mode(model: nn.Module, training: Training, *, dropout: bool) -> None:
-    """Put ``model`` into the mode in which clients train it.
-
-    Args:
-        model: changed in place.
-        training: whether layers behave as in training, and which ones do not.
-        dropout: also those that are random; an attack that repeats the training cannot know their draws.
-    """
-    model.eval()
-    if training.mode != "training":
-        return
-    for name, module in model.named_modules():
-        random = _is_random(module)
-        if not covers(training.frozen, name) and (dropout or not random):
-            module.training = True
 
 
 def mean_loss(model: nn.Module, batch: Batch, *, reduction: Reduction = "mean") -> Tensor:
