@@ -44,15 +44,25 @@ class _Telling(ModelMetaclass):
     """Calls from Python answer a wrong setting in this package's form; readers of files have their own."""
 
     def __call__(cls, *args: Any, **settings: Any) -> Any:
+        if args:
+            names = list(cls.model_fields)  # type: ignore[attr-defined]  # of a table, which is a model
+            raise BadValue(
+                cls.__name__,
+                needs="settings by name",
+                got=", ".join(map(repr, args)),
+                fix=f"{cls.__name__}({names[0]}={args[0]!r})",
+            )
         try:
-            return super().__call__(*args, **settings)
+            return super().__call__(**settings)
         except ValidationError as error:
             first = error.errors(include_url=False, include_context=False)[0]
             place = ".".join(str(part) for part in first["loc"])
             given = "" if isinstance(first["input"], dict) else repr(first["input"])
             raise BadValue(
                 f"{cls.__name__}{f', {place}' if place else ''}",
-                needs=first["msg"].removeprefix("Input should be "),
+                needs=f"one of {', '.join(cls.model_fields)}"  # type: ignore[attr-defined]  # likewise
+                if first["type"] == "extra_forbidden"
+                else first["msg"].removeprefix("Input should be "),
                 got=given or ", ".join(f"{key} = {value!r}" for key, value in settings.items()),
                 fix="take one that exists; another optimizer or loss than terms can state has its name by "
                 "gh.explain(..., examples=...)",

@@ -3,6 +3,7 @@
 import collections
 import copy
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import glasshouse as gh
 from glasshouse.errors import BadFile, BadScenario, BadValue
 from glasshouse.models.memory import keep
 from glasshouse.registry import import_factory
+from glasshouse.settings import Optimizer, Training
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (60, 8, 8), dtype=np.uint8)
 LABELS = np.arange(60) % 4
@@ -354,3 +356,41 @@ def test_labels_of_other_forms_say_what_to_do(name):
     with pytest.raises((BadFile, BadScenario, BadValue)) as caught:
         gh.check(mine(), data=(IMAGES, labels), model=net(), probe=False)
     assert words in str(caught.value)
+
+
+def test_settings_are_given_by_name_and_the_names_are_listed():
+    with pytest.raises(BadValue, match=r"got +'adam'\n +fix +Optimizer\(name='adam'\)"):
+        Optimizer("adam")
+    with pytest.raises(BadValue, match=r"needs +one of name, momentum, weight_decay"):
+        Optimizer(lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("used", "given", "words"),
+    [
+        (lambda x: x / 255, lambda x: x, "divided by 255"),
+        (lambda x: x, lambda x: x / 255, "times 255"),
+        (lambda x: (x / 255 - 0.5) / 0.5, lambda x: x / 255, r"normalize=\(0.5, 0.5\)"),
+    ],
+)
+def test_the_scale_of_pictures_is_named_where_it_is_the_cause(used, given, words):
+    """Nothing fitted, and a loss of triplets was called likely."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    pictures, labels = torch.randint(0, 256, (2, 1, 8, 8)).float(), torch.tensor([3, 4])
+    update = torch.autograd.grad(F.cross_entropy(net(used(pictures)), labels), list(net.parameters()))
+    seen = gh.view(net, update, input_shape=(1, 8, 8), examples=2)
+    best = gh.explain(seen, examples=(given(pictures), labels.int()))[0]
+    assert re.search(words, best.words)
+    assert best.reproduced
+    with pytest.raises(BadValue, match=r"got +torch.uint8, up to 25.\n.*inputs / 255"):
+        gh.explain(seen, examples=(pictures.to(torch.uint8), labels))
+
+
+@pytest.mark.parametrize("key", ["frozen", "fixed", "personal"])
+def test_a_pattern_that_names_nothing_is_refused_in_a_view(key):
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    update = [torch.zeros_like(p) for p in net.parameters()]
+    training = Training(mode="training", **{key: ("bn*",)})
+    with pytest.raises(BadValue, match=rf"training\.{key}: patterns .*\n +got +'bn\*'\n +fix +its layers: 0, 1"):
+        gh.view(net, update, input_shape=(1, 8, 8), training=training)

@@ -1,6 +1,6 @@
 """Which loss and which mode explain an update best, where nobody says how the client trained."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Final, Literal, final
@@ -35,7 +35,31 @@ APART: Final = 10
 """Errors that differ by less than this factor do not tell two ways apart: focal loss and cross-entropy of an
 untrained network do not differ by more, a wrong mode or family of losses by 100 and more. Set after looking
 at the digits that the results page counts, which therefore do not judge it."""
+_FLOATS: Final = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 _REDUCED: Final = {"sum": "summed over the batch", "mean": "averaged over the batch"}
+_SCALES: Final[tuple[tuple[str, Any, Any], ...]] = (
+    ("examples divided by 255, as they enter the network: give them so", 0.0, 255.0),
+    ("examples times 255, without a scale to [0, 1]: give them so", 0.0, 1 / 255),
+    ("examples normalised: gh.view(gh.adapt(net, normalize=(0.5, 0.5)), ...)", 0.5, 0.5),
+    ("examples normalised: gh.view(gh.adapt(net, normalize=(0.1307, 0.3081)), ...)", 0.1307, 0.3081),
+    ("examples normalised: gh.view(gh.adapt(net, normalize=(0.2860, 0.3530)), ...)", 0.2860, 0.3530),
+    (
+        "examples normalised as for ImageNet: gh.view(gh.adapt(net, normalize=(mean, std)), ...)",
+        (0.485, 0.456, 0.406),
+        (0.229, 0.224, 0.225),
+    ),
+    (
+        "examples normalised as for CIFAR-10: gh.view(gh.adapt(net, normalize=(mean, std)), ...)",
+        (0.4914, 0.4822, 0.4465),
+        (0.2470, 0.2435, 0.2616),
+    ),
+    (
+        "examples normalised as for CIFAR-10: gh.view(gh.adapt(net, normalize=(mean, std)), ...)",
+        (0.4914, 0.4822, 0.4465),
+        (0.2023, 0.1994, 0.2010),
+    ),
+)
+"""How loops scale their examples before the network: words, mean and standard deviation."""
 REPRODUCED: Final = 1e-3
 """Largest relative error at which the client's own examples reproduce its update."""
 
@@ -99,8 +123,10 @@ def explain(
         'label smoothing of 0.1'
     """
     _check(seen, examples, iterations)
-    found = []
-    for words, view in _ways(seen, None if examples is None else examples[1]):
+    if examples is not None:
+        examples = (examples[0], examples[1].long())
+    found, modes = [], _modes(seen)
+    for words, view in _ways(seen, None if examples is None else examples[1], modes):
         try:
             if examples is None:
                 (claim,) = _searched(view, iterations=iterations, seed=seed)
@@ -111,7 +137,9 @@ def explain(
         except GlasshouseError:
             continue  # this way cannot be repeated, so it explains nothing
     if examples is not None:
-        found += _unstated(seen, *examples)
+        found += _unstated(seen, *examples, modes)
+        if not any(one.reproduced for one in found):
+            found += _rescaled(seen, *examples, modes)
     ranked = sorted(found, key=lambda one: one.error)
     limit = APART * max(ranked[0].error, ROUNDING) if ranked else 0.0
     return tuple(replace(one, likely=one.error <= limit) for one in ranked)
@@ -147,6 +175,13 @@ def _check(seen: Any, examples: Any, iterations: int) -> None:
             needs=f"the {count} examples behind it, {(count, *shape)}",
             got=f"{tuple(inputs.shape)}",
             fix="give them all, in the order of the client's steps",
+        )
+    if (own := agreed.inputs.blank(1).dtype) != inputs.dtype and not {own, inputs.dtype} <= _FLOATS:
+        raise BadValue(
+            subject,
+            needs=f"examples of {own}, in {list(agreed.inputs.range)}, as they enter the network",
+            got=f"{inputs.dtype}, up to {inputs.max()}",
+            fix="scale them as the client does, such as examples=(inputs / 255, labels)",
         )
     wrong = agreed.task.violation(labels)
     if wrong is None and (len(labels) != count or int(labels.min()) < 0):
@@ -214,9 +249,28 @@ class _Case:
         return norm(difference(again, self.wanted)) / max(norm(self.wanted), 1e-30)
 
 
-def _unstated(seen: View, inputs: Tensor, labels: Tensor) -> Iterator[Tried]:
+def _rescaled(seen: View, inputs: Tensor, labels: Tensor, modes: Sequence[Mode]) -> Iterator[Tried]:
+    """The stated loss on the same examples as loops scale them; only those that give this very update."""
+    if not seen.terms.architecture.inputs.continuous:
+        return
+    for name, mean, std in _SCALES:
+        if isinstance(mean, tuple) and (inputs.ndim < 3 or inputs.shape[1] != len(mean)):
+            continue
+        shift, scale = (torch.as_tensor(one, dtype=inputs.dtype) for one in (mean, std))
+        if shift.ndim:
+            shift, scale = shift.view(-1, 1, 1), scale.view(-1, 1, 1)
+        for mode in modes:
+            training = seen.terms.training.model_copy(update={"mode": mode})
+            told = replace(seen, terms=replace(seen.terms, training=training))
+            error = _repeated(told, (inputs - shift) / scale, labels)
+            if error <= REPRODUCED:
+                words = name if len(modes) == 1 else f"{name}, mode {mode}"
+                yield Tried(words=words, error=error, view=seen, stated=False, reproduced=True)
+
+
+def _unstated(seen: View, inputs: Tensor, labels: Tensor, modes: Sequence[Mode]) -> Iterator[Tried]:
     """What no terms can state, each at the rate that fits best, in every mode."""
-    for mode in _modes(seen):
+    for mode in modes:
         training = seen.terms.training.model_copy(update={"mode": mode})
         case = _Case.of(replace(seen, terms=replace(seen.terms, training=training)), inputs, labels)
         for way in ways(case.how.kind):
@@ -227,7 +281,7 @@ def _unstated(seen: View, inputs: Tensor, labels: Tensor) -> Iterator[Tried]:
             }
             rate = min(errors, key=lambda one: errors[one])
             words = f"{way.words}, learning rate {rate:g}" if way.optimizer else way.words
-            words = words if len(_modes(seen)) == 1 else f"{words}, mode {mode}"
+            words = words if len(modes) == 1 else f"{words}, mode {mode}"
             reproduced = errors[rate] <= REPRODUCED
             yield Tried(words=words, error=errors[rate], view=seen, stated=False, reproduced=reproduced)
 
@@ -242,10 +296,9 @@ def _modes(seen: View) -> tuple[Mode, ...]:
     return ("evaluation", "training") if differs else ("evaluation",)
 
 
-def _ways(seen: View, labels: Tensor | None) -> Iterator[tuple[str, View]]:
+def _ways(seen: View, labels: Tensor | None, modes: Sequence[Mode]) -> Iterator[tuple[str, View]]:
     """What is in use: every loss, in every mode in which the network behaves differently."""
     terms, agreed = seen.terms, seen.terms.architecture
-    modes = _modes(seen)
     # Only a scale tells a sum from a mean, and a search without the examples compares directions.
     other: Reduction = "sum" if terms.training.reduction == "mean" else "mean"
     reductions = (terms.training.reduction, other) if labels is not None else (terms.training.reduction,)

@@ -117,6 +117,13 @@ class DoubleSpan:
                 got=repr(client.terms.architecture.task),
                 fix="use linear_input or spear, which read rows under any loss",
             )
+        if client.uses_batch_statistics:
+            raise Inapplicable(
+                SUBJECT,
+                needs="a network in which no row influences another, as it takes rows one by one",
+                got="statistics of the batch in the mode in which clients train",
+                fix="use spear or tableak, or train in mode evaluation",
+            )
         found = read_rows(client, table, affine=self.affine)
         inputs = torch.from_numpy(np.repeat(found.rows, found.counts, 0)).float()
         inputs = table.project(inputs) if len(inputs) else inputs
@@ -221,7 +228,7 @@ def limit_of(table: Row) -> float:
 
 def signals_of(client: Replica, first: str) -> Signals:
     """The backward signals of rows at a layer, under every label."""
-    model, key = client.model, f"{first}.bias"
+    model, key = client.trained, f"{first}.bias"
     parameters = {name: p.detach() for name, p in model.named_parameters()}
     task, device = task_of(model), client.scale.device
 
@@ -253,7 +260,7 @@ def _alone(
         others[1:, entries[:10]] = corners
         with torch.no_grad():
             inputs = torch.from_numpy(others).float().to(client.scale.device)
-            p = client.model(inputs).double().softmax(1)[:, 1].cpu().numpy()
+            p = client.trained(inputs).double().softmax(1)[:, 1].cpu().numpy()
         between = float(p.min()) * (1 - SPREAD), float(p.max()) * (1 + SPREAD)
         alone[m] = is_alone(float(p[0]), int(labels[m]), between, client.images - len(rows) + 1)
     return alone

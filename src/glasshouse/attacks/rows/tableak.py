@@ -160,7 +160,7 @@ def relaxed(free: Tensor, table: Row, temperature: float) -> Tensor:
 
 def _distance(client: Replica) -> Callable[[Tensor, Tensor], Tensor]:
     """Rows (M, B, F) and labels (M, B) → one minus the cosine of their gradient and the client's, (M,)."""
-    model, task = client.model, task_of(client.model)
+    model, task = client.trained, task_of(client.model)
     parameters = {name: p.detach() for name, p in model.named_parameters()}
     sent = client.gradient()
     target = torch.cat([sent[name].reshape(-1) for name in parameters])
@@ -170,8 +170,22 @@ def _distance(client: Replica) -> Callable[[Tensor, Tensor], Tensor]:
 
     slope = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))
 
+    def one_by_one(values: dict[str, Tensor], rows: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """Of layers that keep statistics of a batch, which no vectorised pass can write."""
+        each = []
+        for one, said in zip(rows, labels, strict=True):
+            leaves = {name: t.clone().requires_grad_() for name, t in values.items()}
+            kept = {name: t.clone() for name, t in model.named_buffers()}
+            with torch.enable_grad():
+                value = loss({**kept, **leaves}, one, said)
+                slopes = torch.autograd.grad(value, list(leaves.values()), create_graph=True)
+            each.append(dict(zip(leaves, slopes, strict=True)))
+        return {name: torch.stack([slopes[name] for slopes in each]) for name in values}
+
+    slopes_of = one_by_one if client.uses_batch_statistics else slope
+
     def distance(rows: Tensor, labels: Tensor) -> Tensor:
-        slopes = slope(parameters, rows, labels)
+        slopes = slopes_of(parameters, rows, labels)
         flat = torch.cat([slopes[name].flatten(1) for name in parameters], 1)
         return 1 - torch.nn.functional.cosine_similarity(flat, target[None], dim=1)
 
