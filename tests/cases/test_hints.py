@@ -392,7 +392,5 @@ def test_a_pattern_that_names_nothing_is_refused_in_a_view(key):
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     update = [torch.zeros_like(p) for p in net.parameters()]
     training = Training(mode="training", **{key: ("bn*",)})
-    with pytest.raises(
-        BadValue, match=rf"training\.{key}: patterns .*\n +got +'bn.'\n +fix +its layers: 0"
-    ):
+    with pytest.raises(BadValue, match=rf"training\.{key}: patterns .*\n +got +'bn.'\n +fix +its layers: 0"):
         gh.view(net, update, input_shape=(1, 8, 8), training=training)

@@ -22,7 +22,7 @@ from glasshouse.modalities.image import Image
 from glasshouse.models.adapt import adapt
 from glasshouse.models.base import evaluated
 from glasshouse.models.build import build, forward_hint, shortlist, state
-from glasshouse.models.derivatives import derivative_fault, training_fault
+from glasshouse.models.derivatives import derivative_fault, pass_fault
 from glasshouse.models.memory import keep
 from glasshouse.outside.schema import freeze
 from glasshouse.rng import Rng
@@ -240,8 +240,7 @@ def _check_training(architecture: Architecture, network: nn.Module, training: Tr
                     got=f"'{pattern}'",
                     fix=f"its layers: {shortlist([one for one in layers if one])}",
                 )
-    fault = training_fault(architecture, training) if training.mode == "training" else None
-    if fault is not None:
+    if (fault := pass_fault(architecture, training)) is not None:
         raise BadValue(f"network '{name}'", needs=fault[0], got=fault[1], fix=fault[2])
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
 from glasshouse.interfaces import Defense, Trainer, mean_loss
-from glasshouse.interfaces.modes import set_mode
+from glasshouse.interfaces.modes import seeded, set_mode
 from glasshouse.rng import Rng
 from glasshouse.settings import ORDINARY, PLAIN, Optimizer, Training, covers
 from glasshouse.tensors import check_finite, copy_to, difference, map_tensors, norm, scale_tensors
@@ -167,9 +167,8 @@ class LocalTraining:
         optimizer = self.stepper(parameters.values())
         order: list[Tensor] = []
         slope: dict[str, Tensor] = {}
-        # Networks draw from the global generator, in training mode or always; it is set back afterwards.
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(rng.child("dropout").seed())
+        # Networks draw from global generators, in training mode or always.
+        with seeded(rng.child("dropout").seed()):
             for rows in self.schedule(len(data), rng=rng.child("order")):
                 slope = self.slope(model, data.pick(rows), parameters, before, sign=sign)
                 order.append(rows)

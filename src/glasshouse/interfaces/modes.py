@@ -9,12 +9,15 @@ then is in evaluation. What is left draws the same in every pass.
 """
 
 import copy
+import pickle
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -26,6 +29,7 @@ from glasshouse.settings import Training, covers
 
 __all__ = [
     "Draws",
+    "answer_of",
     "differs_by_mode",
     "drawing_layers",
     "draws_at_random",
@@ -34,6 +38,7 @@ __all__ = [
     "mode_of",
     "moved_buffers",
     "put_off",
+    "seeded",
     "set_alone",
     "set_mode",
 ]
@@ -167,7 +172,7 @@ def draws_at_random(model: nn.Module, inputs: Tensor, training: Training) -> boo
         training: the mode.
     """
     set_mode(model, training, dropout=True)
-    answers = [_answer(model, inputs, seed=seed) for seed in range(2)]
+    answers = [answer_of(model, inputs, seed=seed) for seed in range(2)]
     return not torch.equal(answers[0], answers[1])
 
 
@@ -183,7 +188,7 @@ def differs_by_mode(model: nn.Module, inputs: Tensor, training: Training) -> boo
     for mode in ("evaluation", "training"):
         work = copy.deepcopy(model)
         set_mode(work, training.model_copy(update={"mode": mode}), dropout=True)
-        found.append(_answer(work, inputs, seed=0, slopes=True))
+        found.append(_slopes(work, inputs))
     return not torch.equal(found[0], found[1])
 
 
@@ -198,8 +203,7 @@ def moved_buffers(model: nn.Module, inputs: Tensor, training: Training) -> tuple
     work = copy.deepcopy(model)
     set_mode(work, training, dropout=True)
     before = {name: t.clone() for name, t in work.named_buffers() if t.is_floating_point()}
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        work(_several(inputs))
+    answer_of(work, inputs, seed=0, kept=False)
     state = work.state_dict()
     return tuple(name for name, t in before.items() if name in state and not torch.equal(t, state[name]))
 
@@ -212,13 +216,42 @@ def joins_examples(model: nn.Module, inputs: Tensor) -> bool:
         inputs: at least four different examples, (B, ...), B > 3.
     """
     half = max(1, len(inputs) // 2)
-    with _buffers_kept(model), torch.random.fork_rng(devices=[]), torch.no_grad():
+    with _buffers_kept(model), seeded(0), torch.no_grad():
         try:
             answers = [model(some)[:half] for some in (inputs[:half], inputs, inputs[:half])]
         except FAULTS:
             return True  # of half as many it answers nothing
     largest = max(float(answer.abs().max()) for answer in answers)
     return any(float((answer - answers[0]).abs().max()) > APART * largest for answer in answers[1:])
+
+
+def answer_of(model: nn.Module, inputs: Tensor, *, seed: int, kept: bool = True) -> Tensor:
+    """The outputs of one pass, with all draws from a seed.
+
+    Args:
+        model: in any mode.
+        inputs: examples, (B, ...); a single one is given twice.
+        seed: of the draws.
+        kept: set the buffers back afterwards.
+    """
+    with _buffers_kept(model) if kept else nullcontext(), seeded(seed), torch.no_grad():
+        outputs: Tensor = model(_several(inputs))
+    return outputs
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Draw from a seed inside, by torch, by numpy's global generator or by Python's; set back afterwards."""
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002  # as networks draw
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002
+        try:
+            yield
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])  # noqa: NPY002
 
 
 def find_draws(model: nn.Module, inputs: Tensor) -> Draws:
@@ -254,24 +287,24 @@ def put_off(model: nn.Module, draws: Draws) -> None:
 
 
 def drawing_layers(model: nn.Module, inputs: Tensor) -> tuple[str, ...]:
-    """The layers that draw from the global generator themselves, not by their parts.
+    """The layers that draw from a global generator themselves, not by their parts.
 
     Args:
         model: in any mode; its buffers are as before.
         inputs: examples on which it is tried.
     """
-    states: dict[str, Tensor] = {}
+    states: dict[str, bytes] = {}
     drawing: list[str] = []
 
     def before(name: str, *_: Any) -> None:
-        states[name] = torch.get_rng_state()
+        states[name] = _generators()
 
     def after(name: str, *_: Any) -> None:
         inner = any(name == "" or one.startswith(f"{name}.") for one in drawing)
-        if not inner and not torch.equal(states[name], torch.get_rng_state()):
+        if not inner and states[name] != _generators():
             drawing.append(name)
 
-    with ExitStack() as hooks, _buffers_kept(model), torch.random.fork_rng(devices=[]), torch.no_grad():
+    with ExitStack() as hooks, _buffers_kept(model), seeded(0), torch.no_grad():
         for name, layer in model.named_modules():
             hooks.enter_context(layer.register_forward_pre_hook(partial(before, name)))
             hooks.enter_context(layer.register_forward_hook(partial(after, name)))
@@ -280,6 +313,12 @@ def drawing_layers(model: nn.Module, inputs: Tensor) -> tuple[str, ...]:
         except FAULTS:
             return ()
     return tuple(drawing)
+
+
+def _generators() -> bytes:
+    """The states of the global generators of torch, numpy and Python."""
+    numpys = np.random.get_state()  # noqa: NPY002
+    return pickle.dumps((torch.get_rng_state().numpy(), numpys, random.getstate()))
 
 
 @final
@@ -321,7 +360,7 @@ class _Quiet:
         if self._fixed:
             devices = {t.device for t in inputs if isinstance(t, Tensor) and t.is_cuda}
             stack.enter_context(torch.random.fork_rng(devices=devices))
-            torch.manual_seed(0)
+            stack.enter_context(seeded(0))
         stack.enter_context(_Still())
         self._open.append(stack)
 
@@ -347,16 +386,11 @@ def _several(inputs: Tensor) -> Tensor:
     return inputs if len(inputs) > 1 else torch.cat([inputs, inputs])
 
 
-def _answer(model: nn.Module, inputs: Tensor, *, seed: int, slopes: bool = False) -> Tensor:
-    """The outputs of one pass with a seed, flat; with the gradient of a mixture of them on request."""
-    inputs = _several(inputs)
-    with _buffers_kept(model), torch.random.fork_rng(devices=[]), torch.set_grad_enabled(slopes):
-        torch.manual_seed(seed)
-        outputs: Tensor = model(inputs)
-        parts = [outputs.detach().flatten()]
-        if slopes:
-            mixed = (outputs * torch.linspace(1, 2, outputs.numel()).view_as(outputs).to(outputs)).sum()
-            leaves = [p for p in model.parameters() if p.requires_grad]
-            gradients = torch.autograd.grad(mixed, leaves, allow_unused=True, materialize_grads=True)
-            parts += [g.flatten() for g in gradients]
-    return torch.cat([part.float() for part in parts])
+def _slopes(model: nn.Module, inputs: Tensor) -> Tensor:
+    """The outputs of one pass and the gradient of a mixture of them, flat."""
+    with _buffers_kept(model), seeded(0), torch.enable_grad():
+        outputs: Tensor = model(_several(inputs))
+        mixed = (outputs * torch.linspace(1, 2, outputs.numel()).view_as(outputs).to(outputs)).sum()
+        leaves = [p for p in model.parameters() if p.requires_grad]
+        gradients = torch.autograd.grad(mixed, leaves, allow_unused=True, materialize_grads=True)
+    return torch.cat([part.detach().float().flatten() for part in (outputs, *gradients)])

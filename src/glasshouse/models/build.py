@@ -231,10 +231,11 @@ def forward_hint(error: Exception) -> str:
 def _check_forward(model: nn.Module, architecture: Architecture) -> None:
     """Check that the user's own network maps a blank example to what the task asks for."""
     subject = f"model '{architecture.name}'"
+    tried = copy.deepcopy(model)  # a pass may leave something behind, as a moving range
     try:
-        with evaluated(model):
-            shape = tuple(model(architecture.inputs.blank(1)).shape)
-            check_place(model, architecture.inputs.blank(1))
+        with evaluated(tried):
+            shape = tuple(tried(architecture.inputs.blank(1)).shape)
+            check_place(tried, architecture.inputs.blank(1))
     except GlasshouseError:
         raise
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:

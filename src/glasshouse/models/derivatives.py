@@ -8,7 +8,7 @@ from torch import Tensor
 
 from glasshouse.cache import once
 from glasshouse.errors import GlasshouseError
-from glasshouse.interfaces.modes import FAULTS, set_mode
+from glasshouse.interfaces.modes import FAULTS, answer_of, set_mode
 from glasshouse.models.adapt import check_modes
 from glasshouse.models.build import build
 from glasshouse.models.handed_over import REAL
@@ -20,6 +20,11 @@ Fault = tuple[str, str, str]
 
 
 _ORDINARY: Final = "replace the layer by one of torch's ordinary ones"
+_REMEMBERS: Final[Fault] = (
+    "a network that keeps nothing from pass to pass but in its buffers, which a server sends",
+    "another answer to the same examples in a second pass, with the buffers set back",
+    "self.register_buffer(name, tensor) for what it keeps, or begin each pass anew",
+)
 _CUT: Final[Fault] = (
     "a gradient that can be differentiated by the example, as this attack does",
     "no way from the example to the trained parameters: torch.no_grad, detach or a rounding lies between",
@@ -45,27 +50,29 @@ def second_derivative_fault(architecture: Architecture) -> Fault | None:
     return once(key, lambda: _find_fault(architecture, "", twice=True))
 
 
-def training_fault(architecture: Architecture, training: Training) -> Fault | None:
-    """The problem with a pass in the mode in which clients train; None: there is none. Cached."""
-    key = ["fault of training", repr(architecture), repr(training)]
-    return once(key, lambda: _find_training_fault(architecture, training))
+def pass_fault(architecture: Architecture, training: Training) -> Fault | None:
+    """The problem with passes in the mode in which clients train; None: there is none. Cached."""
+    key = ["fault of passes", repr(architecture), repr(training)]
+    return once(key, lambda: _find_pass_fault(architecture, training))
 
 
-def _find_training_fault(architecture: Architecture, training: Training) -> Fault | None:
+def _find_pass_fault(architecture: Architecture, training: Training) -> Fault | None:
     model, inputs = build(architecture), architecture.inputs.probes(4, torch.Generator().manual_seed(0))
     set_mode(model, training, dropout=True)
     try:
         check_modes(model, inputs)
-        outputs = model(inputs)
+        outputs, again = (answer_of(model, inputs, seed=0) for _ in range(2))
     except GlasshouseError as error:
         return error.needs, error.got, error.fix
     except FAULTS as error:
         got = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-        fix = "correct what it does in training mode, or state training.mode = evaluation"
-        return f"a pass over {len(inputs)} {architecture.inputs.nouns} in training mode", got, fix
+        fix = "correct what it does there, or state the other mode: training.mode"
+        return f"a pass over {len(inputs)} {architecture.inputs.nouns} in mode {training.mode}", got, fix
     if not architecture.task.accepts(tuple(outputs.shape[1:])):
         asked = f"outputs for task '{architecture.task.name}' in training mode, as in evaluation"
         return asked, f"{tuple(outputs.shape)} for {len(inputs)}", "return the same in both modes"
+    if not torch.equal(outputs, again):
+        return _REMEMBERS
     return None
 
 

@@ -24,7 +24,7 @@ from glasshouse.attacks.parts.matching.fixed import is_ordinary
 from glasshouse.errors import BadValue
 from glasshouse.federation.client import LocalTraining
 from glasshouse.interfaces import task_of
-from glasshouse.interfaces.modes import find_draws, joins_examples, put_off
+from glasshouse.interfaces.modes import find_draws, joins_examples, put_off, seeded
 from glasshouse.rng import Rng
 from glasshouse.settings import ORDINARY
 from glasshouse.wire import Batch, Terms
@@ -214,10 +214,9 @@ def _taps(
     train.prepare(model)
     # One pass over the pool, with the layers' inputs and slopes kept: gradients of single examples follow
     # from them.
-    with ExitStack() as hooks, torch.random.fork_rng(devices=[]):
+    with ExitStack() as hooks, seeded(rng.child("dropout").seed()):
         for name, layer in layers.items():
             hooks.enter_context(layer.register_forward_hook(partial(note, name)))
-        torch.manual_seed(rng.child("dropout").seed())
         for rows in torch.split(torch.arange(len(pool)), CHUNK):
             batch = pool.pick(rows)
             loss = task_of(model).loss(model(batch.inputs), batch.labels, batch.inputs, reduction="sum")

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from glasshouse.attacks.property.per_example import PerExample, shares_gradients
 from glasshouse.federation.client import LocalTraining
 from glasshouse.interfaces import Behaviour, Trainer, mean_loss
+from glasshouse.interfaces.modes import seeded
 from glasshouse.rng import Rng
 from glasshouse.wire import Batch, Terms
 
@@ -121,8 +122,7 @@ def _go_on(model: nn.Module, terms: Terms, cast: Cast, sums: Tensor, *, rate: fl
     parameters = train.parameters(model)
     start = flatten(parameters).detach()
     train.prepare(model)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(rng.child("later").seed())
+    with seeded(rng.child("later").seed()):
         for number, row in enumerate(sums):
             place = start + row
             for rows in _later_steps(cast.rows[number], terms, rng=rng.child(f"later/{number}")):

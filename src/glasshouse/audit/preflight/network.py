@@ -15,7 +15,7 @@ from glasshouse.federation.defenses.guarantee import Private, remark_on_delta
 from glasshouse.interfaces import Defense, traits_of
 from glasshouse.interfaces.modes import draws_at_random
 from glasshouse.models.build import build, shortlist
-from glasshouse.models.derivatives import Fault, derivative_fault, training_fault
+from glasshouse.models.derivatives import Fault, derivative_fault, pass_fault
 from glasshouse.registry import create, load
 from glasshouse.rng import Rng
 from glasshouse.scenario.spec import Federation, Scenario
@@ -43,8 +43,7 @@ def network_problems(outlook: Outlook) -> Iterator[Problem]:
         if fault is None and ":" in network.name:
             how = scenario.federation.local
             fault = derivative_fault(network, trained)
-            if fault is None and how.mode == "training":
-                fault = training_fault(network, how)
+            fault = pass_fault(network, how) if fault is None else fault
         if fault is not None:
             needs, got, hint = fault
             yield Problem(path=path, needs=needs, got=got, hint=hint)

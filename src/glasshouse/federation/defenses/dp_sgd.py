@@ -28,7 +28,7 @@ from glasshouse.federation.defenses.independence import check_independence, same
 from glasshouse.federation.defenses.marks import Mark, noise_mark
 from glasshouse.federation.defenses.per_example import own_layers, prepare_model
 from glasshouse.interfaces import Trainer, losses_of
-from glasshouse.interfaces.modes import FAULTS
+from glasshouse.interfaces.modes import FAULTS, seeded
 from glasshouse.limits import Count, Fix, Positive, Probability, check_ranges
 from glasshouse.registry import Card, create
 from glasshouse.rng import Rng
@@ -179,7 +179,7 @@ class PrivateTraining:
             Inapplicable: the model mixes the examples of a batch, so that no example has its own gradient.
         """
         self.inner.check_enough(data, subject="private local training")
-        exposure, mixes = self.exposure(len(data)), self._draws
+        exposure = self.exposure(len(data))
         order = poisson(len(data), exposure.batch_rate, exposure.steps, rng=rng.child("order"))
         work = self.check(model, data, sizes=[len(rows) for rows in order])
         parameters = {name: p for name, p in work.named_parameters() if p.requires_grad}
@@ -194,9 +194,7 @@ class PrivateTraining:
         gradients_of = _choose_gradients(work, _sample(data, self.inner.batch_size))
         places, drawn = self.canaries, rng.child("canaries")  # drawn like examples
         canaries = () if places is None else poisson(len(places), exposure.batch_rate, len(order), rng=drawn)
-        with torch.random.fork_rng(devices=[], enabled=mixes):
-            if mixes:
-                torch.manual_seed(rng.child("dropout").seed())
+        with seeded(rng.child("dropout").seed()):
             for step, rows in enumerate(order):
                 optimizer.zero_grad()
                 samples = gradients_of(data.pick(rows), -1.0 if ascend else 1.0)

@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
-from typing import final
+from typing import Final, final
 
 import torch
 from torch import Tensor, nn
@@ -33,8 +33,12 @@ from glasshouse.attacks.parts.matching.fixed import FixedConv2d, fix_convolution
 from glasshouse.attacks.parts.matching.folding import fold_norms
 from glasshouse.attacks.parts.matching.ghost_layers import Form, Triple
 from glasshouse.attacks.parts.matching.targets import Chosen, Moments, Targets, chosen_victims
+from glasshouse.errors import Inapplicable
 from glasshouse.interfaces import task_of
 from glasshouse.interfaces.modes import joins_examples
+
+_AGAIN: Final = "again "
+"""Before the name of a layer that ran before in the same pass."""
 
 
 def supports(model: nn.Module, target: Container[str], shape: tuple[int, ...]) -> str | None:
@@ -45,9 +49,12 @@ def supports(model: nn.Module, target: Container[str], shape: tuple[int, ...]) -
         target: names of the received tensors; layers without one are ignored.
         shape: of one input, without the batch.
     """
-    calls = Counter[str]()
+    calls, model = Counter[str](), copy.deepcopy(model)  # a pass may leave something behind
     for name, module in model.named_modules():
         reason = ghost_layers.refusal(module) if _owns(name, module, target) else None
+        others = {own for own, _ in module.named_parameters(recurse=False)} - {"weight", "bias"}
+        if reason is None and any(_join(name, own) in target for own in others):
+            reason = "computes its weight from another parameter"
         if getattr(module, "inplace", False):
             reason = "overwrites its input (inplace=True)"
         if reason:
@@ -64,9 +71,11 @@ def supports(model: nn.Module, target: Container[str], shape: tuple[int, ...]) -
     with ExitStack() as hooks, torch.no_grad():
         for name, module in layers:
             hooks.enter_context(module.register_forward_hook(partial(count, name)))
+        model(examples)
+        several = Counter(calls)  # a network may take a larger batch in parts
         model(like.new_zeros(1, *shape))
-    odd = [f"'{name}' runs {calls[name]} times" for name, _ in layers if calls[name] != 1]
-    if odd:
+    counts = {name: (several[name], calls[name] - several[name]) for name, _ in layers}
+    if odd := [f"'{name}' runs {max(count)} times" for name, count in counts.items() if count != (1, 1)]:
         return f"{', '.join(odd)} per forward pass instead of once"
     return _unlike(model, target, layers, shape)
 
@@ -92,13 +101,16 @@ def _unlike(
         try:
             outputs: Tensor = model(example.requires_grad_())
             loss = (outputs.float() * _weights(outputs)).sum()
+            if cut := [name for name, _ in layers if not tape[name][1].requires_grad]:
+                return f"no gradient reaches what '{cut[0]}' returns"
             every = [*(tape[name][1] for name, _ in layers), *leaves.values()]
             slopes = _slopes(loss, every)
             truth = dict(zip(leaves, slopes[len(layers) :], strict=True))
             for (name, module), delta in zip(layers, slopes, strict=False):
                 own = {n: p for n, p in module.named_parameters(recurse=False) if _join(name, n) in leaves}
                 seen = tape[name][0].detach()
-                formed = _slopes(module(seen), list(own.values()), by=delta)
+                # What a hook of the network's own does to it is none of the layer's.
+                formed = _slopes(module.forward(seen), list(own.values()), by=delta)
                 for short, gradient in zip(own, formed, strict=True):
                     if not _alike(truth[_join(name, short)], gradient):
                         return f"'{_join(name, short)}' has a gradient that its layer alone does not explain"
@@ -137,8 +149,11 @@ def _join(prefix: str, name: str) -> str:
 def _record(
     tape: dict[str, tuple[Tensor, Tensor]], name: str, _: nn.Module, seen: tuple[Tensor, ...], output: Tensor
 ) -> None:
-    """A forward hook that records a layer's input and output; no closure, so that models can be pickled."""
-    tape[name] = (seen[0], output)
+    """A forward hook that records a layer's input and output; no closure, so that models can be pickled.
+
+    A second run does not replace the first: what is checkpointed runs again when its gradient is taken.
+    """
+    tape[name if name not in tape else _AGAIN + name] = (seen[0], output)
 
 
 def _halve(_: nn.Module, activations: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -251,10 +266,17 @@ class Ghost:
             flat = flat.detach().requires_grad_()
         weights = self._formed_by_autograd(restarts, images, chosen)
         with self._casting(flat.device):
+            self._tape.clear()
             with torch.enable_grad():
                 logits: Tensor = self._model(flat)
             tape = dict(self._tape)
-            self._tape.clear()
+            if again := [name for name in tape if name.startswith(_AGAIN)]:
+                raise Inapplicable(
+                    f"layer '{again[0].removeprefix(_AGAIN)}' of a network",
+                    needs="one run per forward pass, whatever the size of the batch",
+                    got=f"two, for a batch of {len(flat)}",
+                    fix="match fewer restarts at once, or hand over a network that takes a batch whole",
+                )
             logits = logits.to(self._targets.precision)
             loss = self._loss(logits, targets, flat)
             # One backward pass gives the gradient of every layer's output; those of weights follow from it

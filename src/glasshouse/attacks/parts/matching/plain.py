@@ -6,16 +6,19 @@ Simple enough to verify by reading, and applicable to every model and to several
 in the tests of :mod:`ghost`.
 """
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import final
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.utils.checkpoint import CheckpointError
 
 from glasshouse.attacks.parts.local_steps import LocalSteps, clamp_softly
 from glasshouse.attacks.parts.matching.ghost_layers import explicit
 from glasshouse.attacks.parts.matching.targets import Moments, moments
+from glasshouse.errors import Inapplicable
 from glasshouse.interfaces import task_of
 from glasshouse.settings import covers
 from glasshouse.tasks.base import Reduction
@@ -48,8 +51,9 @@ class Plain:
         known: Mapping[str, Tensor] | None = None,
     ) -> None:
         wide = {name: masks[name].expand_as(t) for name, t in target.items() if masks and name in masks}
-        self._task = task_of(model)
-        self._model, self._against = model, {name: (t[None], wide.get(name)) for name, t in target.items()}
+        # A pass may leave something behind, which no copy of a shared model could be made of.
+        self._task, self._model = task_of(model), copy.deepcopy(model)
+        self._against = {name: (t[None], wide.get(name)) for name, t in target.items()}
         self._start = {name: received[name].detach().clone().requires_grad_() for name in target}
         # In local steps the client's personal layers move too; from the start that everybody agreed on.
         personal = steps.training.personal if steps is not None else ()
@@ -119,11 +123,19 @@ class Plain:
             outputs = functional_call(self._model, state, (inputs,))
             buffers.update({name: state[name] for name in buffers})
             loss = self._task.loss(outputs, targets, inputs, reduction=self._reduction)
-            gradients = torch.autograd.grad(
-                loss,
-                list(parameters.values()),
-                create_graph=create_graph,
-                allow_unused=True,
-                materialize_grads=True,
-            )
+            try:
+                gradients = torch.autograd.grad(
+                    loss,
+                    list(parameters.values()),
+                    create_graph=create_graph,
+                    allow_unused=True,
+                    materialize_grads=True,
+                )
+            except CheckpointError as error:
+                raise Inapplicable(
+                    f"network '{type(self._model).__name__}'",
+                    needs="a pass whose values are kept until its gradient is taken",
+                    got="torch.utils.checkpoint, which runs parts of it again, with other weights",
+                    fix="hand over the network without checkpointing; it computes the same",
+                ) from error
         return dict(zip(parameters, gradients, strict=True))
