@@ -1,8 +1,10 @@
 """A network's own code in both modes: what a client computes, what attacks repeat of it, and what draws."""
 
 import copy
+import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -118,6 +120,15 @@ class Noisy(Normed):
         return F.dropout(x, 0.5, self.training)
 
 
+class Foreign(Net):
+    """Draws that are not torch's."""
+
+    def between(self, x):
+        if not self.training or random.random() < 0.2:
+            return x
+        return x + torch.from_numpy(np.random.randn(*x.shape)).float()  # noqa: NPY002  # as people write it
+
+
 class Path(nn.Module):
     """Leaves out a branch for some examples, as it stands in many repositories."""
 
@@ -205,7 +216,7 @@ def test_an_attack_repeats_what_a_loop_does(kind, mode):
     assert at_truth(net, looped(net, mode=mode)) < EXACT
 
 
-@pytest.mark.parametrize("kind", [Drops, Noisy, Stochastic])
+@pytest.mark.parametrize("kind", [Drops, Noisy, Stochastic, Foreign])
 def test_what_is_drawn_is_put_off_and_nothing_else(kind):
     """Dropout by its function is off like the layer; beside it the statistics of the batch stay."""
     net = made(kind)
@@ -215,7 +226,7 @@ def test_what_is_drawn_is_put_off_and_nothing_else(kind):
     assert torch.equal(torch.get_rng_state(), before)
     hidden = net.first(IMAGES.flatten(1)).relu()
     hidden = net.path.eval()(hidden) if kind is Stochastic else hidden
-    if kind is not Drops:
+    if issubclass(kind, Normed):
         hidden = F.batch_norm(hidden, None, None, training=True)
     for answer in answers:
         torch.testing.assert_close(answer, net.out(hidden))
@@ -272,7 +283,7 @@ def test_auxiliary_outputs_of_training_are_refused_unless_the_loss_is_said():
     with pytest.raises(BadScenario, match="a tuple of 2"):
         gh.check(mine, data, model=made(Tuple))
     gh.check({**mine, "federation": {"protocol": "fedsgd"}}, data, model=made(Tuple))
-    with pytest.raises(BadScenario, match="in training mode"):
+    with pytest.raises(BadScenario, match="in mode training"):
         gh.check(mine, data, model=made(Broken))
 
 

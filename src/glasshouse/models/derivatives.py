@@ -67,7 +67,11 @@ def _find_pass_fault(architecture: Architecture, training: Training) -> Fault | 
     except FAULTS as error:
         got = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
         fix = "correct what it does there, or state the other mode: training.mode"
-        return f"a pass over {len(inputs)} {architecture.inputs.nouns} in mode {training.mode}", got, fix
+        return (
+            f"a pass over {len(inputs)} {architecture.inputs.nouns} in mode {training.mode or 'evaluation'}",
+            got,
+            fix,
+        )
     if not architecture.task.accepts(tuple(outputs.shape[1:])):
         asked = f"outputs for task '{architecture.task.name}' in training mode, as in evaluation"
         return asked, f"{tuple(outputs.shape)} for {len(inputs)}", "return the same in both modes"
