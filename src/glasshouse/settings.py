@@ -83,7 +83,8 @@ class Optimizer(Table, metaclass=_Telling):
         schedule: ``constant``; ``cosine``: half a cosine down over ``period``, then a restart (Loshchilov &
             Hutter 2017); ``step``: times ``gamma`` after each ``period``; ``warmup``: linearly up over
             ``period``, then constant; ``onecycle``: up from 1/25 over the first 30 % of ``period``, then down
-            to 1/250,000, along cosines (Smith & Topin 2018). Never below 1e-12 of the maximum.
+            to 1/250,000, along cosines, as torch's with ``period`` steps in all (Smith & Topin 2018). Never
+            below 1e-12 of the maximum.
         over: what ``period`` counts: rounds of the federation, or local steps, from 0 in every round.
         period: None: the schedule is constant.
         gamma: of ``step``.
@@ -136,7 +137,7 @@ class Optimizer(Table, metaclass=_Telling):
         if self.schedule == "warmup":
             return min(1.0, (done + 1) / self.period)
         if self.schedule == "onecycle":
-            return _one_cycle(min(done / self.period, 1.0))
+            return _cycle_of_torch(done, self.period)
         if self.schedule == "step":
             return float(max(self.gamma ** (done // self.period), _SMALLEST))
         return max(_cosine(1, 0, done % self.period / self.period), _SMALLEST)
@@ -296,6 +297,14 @@ def _one_cycle(done: float) -> float:
     if done < _WARM_UP:
         return _cosine(_FIRST, 1, done / _WARM_UP)
     return _cosine(1, _LAST, (done - _WARM_UP) / (1 - _WARM_UP))
+
+
+def _cycle_of_torch(done: int, period: int) -> float:
+    """The share of the highest rate after some steps, as torch's ``OneCycleLR`` with so many in all."""
+    peak, last = _WARM_UP * period - 1, period - 1
+    if done <= peak:
+        return _cosine(_FIRST, 1, done / peak)
+    return _cosine(1, _LAST, min(1.0, (done - peak) / (last - peak)))
 
 
 def _cosine(start: float, end: float, done: float) -> float:

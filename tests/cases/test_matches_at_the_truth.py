@@ -184,6 +184,12 @@ STEPS = {
         {}, {"optimizer": Optimizer(schedule="step", over="steps", period=2, gamma=0.5)}, F.cross_entropy, 2,
         lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5),
     ),
+    "one cycle": (
+        {}, {"optimizer": Optimizer(schedule="onecycle", over="steps", period=5)}, F.cross_entropy, 2,
+        lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, 0.1, total_steps=5, cycle_momentum=False
+        ),
+    ),
     "cosine schedule": (
         {}, {"optimizer": Optimizer(schedule="cosine", over="steps", period=4)}, F.cross_entropy, 2,
         lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 4),
