@@ -251,14 +251,16 @@ class _Case:
 
 def _rescaled(seen: View, inputs: Tensor, labels: Tensor, modes: Sequence[Mode]) -> Iterator[Tried]:
     """The stated loss on the same examples as loops scale them; only those that give this very update."""
-    if not seen.terms.architecture.inputs.continuous:
+    agreed = seen.terms.architecture
+    if not agreed.inputs.continuous:
         return
     for name, mean, std in _SCALES:
-        if isinstance(mean, tuple) and (inputs.ndim < 3 or inputs.shape[1] != len(mean)):
+        if isinstance(mean, tuple) and len(mean) != agreed.input_shape[0]:
             continue
         shift, scale = (torch.as_tensor(one, dtype=inputs.dtype) for one in (mean, std))
         if shift.ndim:
-            shift, scale = shift.view(-1, 1, 1), scale.view(-1, 1, 1)
+            each = -1, *(1 for _ in agreed.input_shape[1:])
+            shift, scale = shift.view(each), scale.view(each)
         for mode in modes:
             training = seen.terms.training.model_copy(update={"mode": mode})
             told = replace(seen, terms=replace(seen.terms, training=training))
