@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
 
 import glasshouse as gh
@@ -230,6 +231,20 @@ class Remembers(nn.Module):
         if self.training or self.always:
             self.mean = 0.9 * self.mean + 0.1 * hidden.detach().mean(0)
         return self.out((hidden - self.mean).relu())
+
+
+@pytest.mark.parametrize("kind", ["pruned", "hooked"])
+def test_a_network_that_keeps_a_tensor_of_its_last_pass_is_copied(kind):
+    """Its weight, or what a hook keeps, has a graph: a RuntimeError of torch's on the first line."""
+    torch.manual_seed(0)
+    net = Hooked() if kind == "hooked" else plain()
+    if kind == "pruned":
+        prune.random_unstructured(net[1], "weight", 0.5)
+    update = torch.autograd.grad(F.cross_entropy(net(IMAGES), LABELS), list(net.parameters()))
+    assert distance(net, update) < EXACT
+    if kind == "hooked":
+        images = torch.rand(80, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+        assert gh.guard(net, data=(images, torch.arange(80) % CLASSES)).judged.verdict == "passed"
 
 
 @pytest.mark.parametrize("always", [True, False])

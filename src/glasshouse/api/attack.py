@@ -1,6 +1,5 @@
 """One attack on one update in memory: no scenario, no files, no score."""
 
-import copy
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final, Literal, final
@@ -23,6 +22,7 @@ from glasshouse.models.adapt import adapt
 from glasshouse.models.base import evaluated
 from glasshouse.models.build import build, forward_hint, shortlist, state
 from glasshouse.models.derivatives import derivative_fault, pass_fault
+from glasshouse.models.handed_over import copied
 from glasshouse.models.memory import keep
 from glasshouse.outside.schema import freeze
 from glasshouse.rng import Rng
@@ -327,11 +327,9 @@ def _classes(model: nn.Module, inputs: Modality) -> Classification:
     """
     subject = f"network '{type(model).__name__}'"
     try:
-        copied = adapt(
-            copy.deepcopy(model).cpu()
-        )  # adapting changes layers: the user's network stays as it is
-        with evaluated(copied):
-            shape = tuple(copied(inputs.blank(1)).shape)
+        own = adapt(copied(model).cpu())  # adapting changes layers: the user's network stays as it is
+        with evaluated(own):
+            shape = tuple(own(inputs.blank(1)).shape)
     except GlasshouseError:
         raise
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:

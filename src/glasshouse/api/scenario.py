@@ -1,6 +1,5 @@
 """The inputs of an audit: a scenario by name, file, table or object; data and a network in memory."""
 
-import copy
 import hashlib
 import io
 import json
@@ -22,6 +21,7 @@ from glasshouse.disk import write_bytes
 from glasshouse.errors import BadValue
 from glasshouse.models.adapt import adapt
 from glasshouse.models.base import evaluated
+from glasshouse.models.handed_over import copied
 from glasshouse.models.memory import keep
 from glasshouse.scenario.axes import plain
 from glasshouse.scenario.check import Inspect
@@ -167,9 +167,9 @@ def _class_names(model: nn.Module, source: DataSource) -> dict[str, NDArray[Any]
     if not source.task.one_label:
         return {}
     try:
-        copied = adapt(copy.deepcopy(model))  # adapting changes layers: the user's network stays as it is
-        with evaluated(copied):
-            outputs = copied(source.inputs.blank(1))
+        own = adapt(copied(model))  # adapting changes layers: the user's network stays as it is
+        with evaluated(own):
+            outputs = own(source.inputs.blank(1))
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError):
         return {}  # the network does not take such examples; the check of the scenario says why
     if outputs.ndim != 2 or outputs.shape[1] <= len(source.class_names):

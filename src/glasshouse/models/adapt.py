@@ -21,7 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.models.base import Normalize
-from glasshouse.models.handed_over import check_module
+from glasshouse.models.handed_over import check_module, memo_of
 
 Logits = Callable[[Any], Tensor]
 """Output of a network → its logits (B, K)."""
@@ -61,6 +61,13 @@ class AdaptedNetwork(nn.Module):
         super().__setattr__(name, value)
         if (isinstance(value, nn.Module) and name != "normalize") or name == "training":
             setattr(self.net, name, value)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "AdaptedNetwork":
+        """Without the graphs of tensors that the network keeps of its last pass."""
+        other = AdaptedNetwork.__new__(AdaptedNetwork)
+        memo |= {id(self): other, **memo_of(self.net)}
+        other.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return other
 
     def forward(self, x: Tensor) -> Tensor:
         """Inputs (B, ...) → outputs (B, ...), for a classifier logits (B, K)."""

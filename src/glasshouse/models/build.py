@@ -20,7 +20,7 @@ from glasshouse.errors import BadValue, GlasshouseError
 from glasshouse.modalities.base import Modality
 from glasshouse.models.adapt import AdaptedNetwork, adapt, check_place
 from glasshouse.models.base import RENAMINGS, SplitModel, evaluated
-from glasshouse.models.handed_over import check_handed_over
+from glasshouse.models.handed_over import check_handed_over, copied
 from glasshouse.models.text.base import TextModel
 from glasshouse.rng import Rng
 from glasshouse.settings import NORMALISATION, ModelCall, covers, model_call
@@ -78,8 +78,8 @@ def adapted_copy(model: nn.Module) -> nn.Module:
         BadValue: it cannot be copied or trained (:mod:`glasshouse.models.handed_over`).
     """
     check_handed_over(model)
-    copied = copy.deepcopy(model)
-    return copied if isinstance(copied, SplitModel | TextModel | AdaptedNetwork) else adapt(copied)
+    other = copied(model)
+    return other if isinstance(other, SplitModel | TextModel | AdaptedNetwork) else adapt(other)
 
 
 def state(model: nn.Module) -> dict[str, Tensor]:

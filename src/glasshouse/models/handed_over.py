@@ -1,5 +1,6 @@
 """Networks that are handed over as objects: what cannot be copied, trained or compared is refused first."""
 
+import copy
 import inspect
 from collections.abc import Mapping
 from typing import Any, Final
@@ -17,6 +18,34 @@ REAL: Final = (
     "hold real and imaginary parts in two parameters, or in one of shape (..., 2): torch.view_as_complex",
 )
 """What is needed in place of complex weights, and how to get there."""
+
+
+def memo_of(net: nn.Module) -> dict[int, Any]:
+    """The memo for a copy of a network that keeps tensors of its last pass: detached, as they have a graph.
+
+    A weight that a hook computes (pruning, torch's older weight and spectral norm) is such a tensor; the next
+    pass computes it anew.
+    """
+    kept: dict[int, Any] = {}
+    for module in net.modules():
+        for value in vars(module).values():
+            parts = value.values() if isinstance(value, dict) else value
+            for one in parts if isinstance(value, dict | list | tuple) else (value,):
+                if isinstance(one, torch.Tensor) and not one.is_leaf:
+                    kept[id(one)] = one.detach().clone()
+    return kept
+
+
+def copied(net: nn.Module) -> nn.Module:
+    """A copy of a network, also of one that keeps tensors of its last pass.
+
+    Examples:
+        >>> net = nn.utils.spectral_norm(nn.Linear(2, 3))
+        >>> outputs = net(torch.ones(1, 2))
+        >>> torch.equal(copied(net).weight_orig, net.weight_orig)
+        True
+    """
+    return copy.deepcopy(net, memo_of(net))
 
 
 def check_handed_over(net: nn.Module) -> None:

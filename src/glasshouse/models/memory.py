@@ -20,7 +20,7 @@ from glasshouse import cache
 from glasshouse.errors import BadValue
 from glasshouse.models.adapt import AdaptedNetwork, adapt
 from glasshouse.models.base import SplitModel
-from glasshouse.models.handed_over import check_handed_over
+from glasshouse.models.handed_over import check_handed_over, copied
 
 PREFIX: Final = f"{__name__}:"
 """Prefix of the names of these networks."""
@@ -48,7 +48,7 @@ def keep(net: nn.Module) -> str:
         True
     """
     check_handed_over(net)
-    model = copy.deepcopy(net).cpu()
+    model = copied(net).cpu()
     own = model.net if isinstance(model, AdaptedNetwork) else model
     kind = type(own)
     content = [dict(model.state_dict()), repr(model), _source(kind), _behaviour(model, own)]

@@ -197,7 +197,14 @@ def trace(
     gradients = [next(rest) if own and goals else None for own in plain]
     _check_finite(calls, pulls)
     layers = tuple(
-        LayerTrace(name=one.name, layer=one.layer, inputs=one.inputs, pulls=pull, gradient=gradient)
+        # Under autocast they are of 16 bits, and the weight's gradient is not.
+        LayerTrace(
+            name=one.name,
+            layer=one.layer,
+            inputs=one.inputs.to(one.layer.weight),
+            pulls=pull.to(one.layer.weight),
+            gradient=gradient,
+        )
         for one, pull, gradient in zip(calls, pulls, gradients, strict=True)
         if pull is not None
     )

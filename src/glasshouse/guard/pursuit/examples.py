@@ -64,8 +64,12 @@ def check_fit(model: nn.Module, own: Own) -> None:
     # Whatever somebody's own network raises here, it would raise in every measurement.
     task, mode = task_of(model), model.training
     try:
-        with torch.no_grad():
+        with torch.enable_grad():
             outputs = model.eval()(own.inputs[:2])
+            weights = [p for p in model.parameters() if p.requires_grad]
+            if isinstance(outputs, Tensor) and outputs.requires_grad:  # checkpoints may refuse a gradient
+                torch.autograd.grad(outputs.sum(), weights, allow_unused=True)
+                outputs = outputs.detach()
     except GlasshouseError:
         raise
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:

@@ -5,7 +5,6 @@ copied then, as received, before any training; its inputs, with the classes pass
 examples. So the guard gets both without any argument.
 """
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, final
@@ -19,6 +18,7 @@ from glasshouse.errors import BadValue
 from glasshouse.integrations.flower.examiner import BATCH, Examiner, Examples
 from glasshouse.integrations.watching import paused
 from glasshouse.models import build as models
+from glasshouse.models.handed_over import copied
 
 ENOUGH: Final = 64
 """Number of observed examples from which on the model is tried."""
@@ -150,7 +150,7 @@ class Lookout:
         """Copy the received network to the CPU, and examine its weights."""
         try:
             with paused():
-                self.network = copy.deepcopy(getattr(module, "_orig_mod", module)).cpu().float()
+                self.network = copied(getattr(module, "_orig_mod", module)).cpu().float()
         except _ODD as error:
             self.unable = f"the network cannot be copied: {error}"
             return
