@@ -100,6 +100,17 @@ class Hooked(nn.Module):
         return self.out(self.kept.relu())
 
 
+class Warm(nn.Module):
+    """A temperature that is learnt: a number without a dimension."""
+
+    def __init__(self):
+        super().__init__()
+        self.out, self.heat = nn.Linear(64, CLASSES), nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, x):
+        return self.out(x.flatten(1)) * self.heat.exp()
+
+
 class Parts(nn.Module):
     """Takes a large batch in two parts, as for ghost batch norm."""
 
@@ -136,7 +147,7 @@ def plain():
 
 NETWORKS = {
     "recurrent": Recurrent, "twice": Twice, "cosine": Cosine, "experts": Experts, "scale": Scale,
-    "hooked": Hooked, "parts": Parts, "ranged": Ranged,
+    "hooked": Hooked, "warm": Warm, "parts": Parts, "ranged": Ranged,
     "estimated": behind(
         nn.Flatten(), nn.utils.spectral_norm(nn.Linear(64, 16)).eval(), nn.ReLU(), width=16
     ),

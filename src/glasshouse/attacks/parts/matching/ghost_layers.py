@@ -41,7 +41,7 @@ def explicit(gradient: Tensor, target: Tensor, mask: Tensor | None, *, exact: bo
     """Moments of a formed gradient (R, ...) against targets (V, ...). ``exact`` fills the gap."""
     restarts, victims = len(gradient), len(target)
     mask = None if mask is None else mask.expand_as(target)
-    target = target.flatten(1)[:, None]  # (V, 1, entries)
+    target = target.reshape(victims, 1, -1)  # (V, 1, entries); a number alone has no further dimension
     gradient = gradient.reshape(victims, restarts // victims, -1).to(target.dtype)
     if mask is not None:
         gradient = gradient * mask.reshape(victims, 1, -1)
