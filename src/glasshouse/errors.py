@@ -107,8 +107,6 @@ class DiskFull(GlasshouseError):
 class WorkerKilled(GlasshouseError):
     """A worker process died without returning a result, usually out of memory. Finished work is kept."""
 
-    exit_code: ClassVar[int] = 70
-
 
 @final
 class Interrupted(GlasshouseError):

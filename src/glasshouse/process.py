@@ -33,6 +33,8 @@ R = TypeVar("R")
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # mallopt(3)
 _BLOCK, _KEPT = 2**28, 2**29
+TIMES = 2
+"""Processes that a task may end while it runs alone."""
 
 
 def prepare_process() -> None:
@@ -191,17 +193,26 @@ class Workers:
         apart: never work in this process. Plug-ins run in other processes than the scoring of their claims.
         preload: modules that are imported once for all workers, where the system allows it.
         subject: what the workers compute, for error messages.
+        if_lost: called with a task that ended its process ``TIMES`` times, the last ones while it ran alone;
+            answers in its place, or raises. None: the first process that is lost ends the computation.
     """
 
     def __init__(
-        self, jobs: int, *, apart: bool = False, preload: Sequence[str] = (__name__,), subject: str = "audit"
+        self,
+        jobs: int,
+        *,
+        apart: bool = False,
+        preload: Sequence[str] = (__name__,),
+        subject: str = "audit",
+        if_lost: Callable[[Any], Any] | None = None,
     ) -> None:
         self._jobs = max(1, jobs)
-        self._apart, self._preload, self._subject = apart, preload, subject
+        self._apart, self._preload, self._subject, self._if_lost = apart, preload, subject, if_lost
         self._here = self._jobs == 1 and not apart
         self._queue: deque[tuple[Callable[[Any], Any], Any]] = deque()
-        self._waiting: dict[Future[Any], Any] = {}
+        self._waiting: dict[Future[Any], tuple[Callable[[Any], Any], Any]] = {}
         self._pool: ProcessPoolExecutor | None = None
+        self._losses = 0  # of the task that has waited longest, while it ran alone
 
     def __enter__(self) -> Self:
         return self
@@ -245,7 +256,12 @@ class Workers:
                     initializer=_begin_worker,
                     initargs=(dict(os.environ),),
                 )
-            self._waiting[self._pool.submit(work, task)] = task
+            try:
+                future = self._pool.submit(work, task)
+            except BrokenProcessPool as error:  # a process was lost, and nobody has looked since
+                future = Future()
+                future.set_exception(error)
+            self._waiting[future] = work, task
 
     def finished(self) -> Iterator[tuple[Any, Any]]:
         """Yield tasks with their results as they finish, until none is left; more may be submitted meanwhile.
@@ -261,13 +277,45 @@ class Workers:
                     yield task, work(task)
                     continue
                 for future in wait(self._waiting, return_when=FIRST_COMPLETED).done:
-                    yield self._waiting.pop(future), future.result()
+                    if self._if_lost is not None and _is_lost(future):
+                        yield from self._again(self._if_lost)
+                        break
+                    _, task = self._waiting.pop(future)
+                    self._losses = 0
+                    yield task, future.result()
         except BrokenProcessPool as error:
             raise worker_killed(self._subject) from error
         except KeyboardInterrupt as error:
             if multiprocessing.parent_process() is not None:
                 raise  # workers of a worker: the audit itself reports it, once
             raise interrupted(self._subject) from error
+
+    def _again(self, if_lost: Callable[[Any], Any]) -> Iterator[tuple[Any, Any]]:
+        """Submit what was not finished when a process was lost, one task after another in a new process.
+
+        Several tasks may have been running, and memory may have been short for all of them together. Alone,
+        in order, it is the first one that ends its process.
+        """
+        assert self._pool is not None
+        alone = self._jobs == 1
+        self._pool.shutdown(wait=True)
+        self._pool, self._jobs = None, 1
+        ended = {future: one for future, one in self._waiting.items() if _is_lost(future)}
+        finished = [future for future in self._waiting if future not in ended]
+        for future in finished:
+            yield self._waiting.pop(future)[1], future.result()
+        waiting, self._waiting = list(ended.values()), {}
+        self._losses = self._losses + 1 if alone and not finished else int(alone)
+        if self._losses >= TIMES:
+            self._losses, (_, task) = 0, waiting.pop(0)
+            yield task, if_lost(task)
+        for work, task in waiting:
+            self.submit(work, task)
+
+
+def _is_lost(future: Future[Any]) -> bool:
+    """Whether its process was lost; every task of a pool that broke is finished or lost."""
+    return isinstance(future.exception(), BrokenProcessPool)
 
 
 def _start_method(preload: Sequence[str]) -> Any:

@@ -52,7 +52,7 @@ def test_a_killed_worker_says_how_to_go_on():
     with pytest.raises(WorkerKilled, match="out of memory") as caught, Workers(2) as workers:
         list(workers.each(end, [1, 2]))
     assert "--jobs 1 --resume" in caught.value.fix
-    assert caught.value.exit_code == 70
+    assert caught.value.exit_code == 2  # as the README says
     with pytest.raises(WorkerKilled, match="was killed"):
         each(end, [1, 2], processes=2, label="ends")
 

@@ -1,7 +1,13 @@
 """What a plug-in does in one call does not reach the next: copies, grants, exceptions, global state."""
 
+import asyncio
+import logging
+import multiprocessing
 import os
 import random
+import shutil
+import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +60,8 @@ def fail(error: BaseException):
     [
         (ZeroDivisionError("division by zero"), "a plug-in that runs through"),
         (SystemExit(3), "a plug-in that runs through"),
+        (asyncio.CancelledError(), "a plug-in that runs through"),
+        (GeneratorExit(), "a plug-in that runs through"),
         (MemoryError(), "less memory than is free"),
         (torch.OutOfMemoryError("CUDA out of memory"), "less memory than is free"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "less memory than is free"),
@@ -74,6 +82,84 @@ def test_an_exception_is_a_refusal(error, needs):
 def test_an_interrupt_and_a_full_disk_are_nobodys_refusal(error):
     with pytest.raises(type(error)):
         call_plugin(lambda: fail(error), subject="x")
+
+
+@pytest.fixture
+def worker(monkeypatch):
+    """Makes this process a worker, which is deaf to Ctrl-C and has streams of its own."""
+
+    def begin():
+        monkeypatch.setattr(multiprocessing, "parent_process", lambda: "the audit's own process")
+        for name, number in (("stdout", 1), ("stderr", 2)):
+            monkeypatch.setattr(sys, name, os.fdopen(number, "w", closefd=False))
+
+    return begin
+
+
+def test_an_interrupt_that_a_plugin_raises_in_a_worker_is_a_refusal(worker):
+    worker()
+    answer = call_plugin(lambda: fail(KeyboardInterrupt()), subject="attack 'x'")
+    assert isinstance(answer, Refusal)
+    assert answer.got.startswith("KeyboardInterrupt")
+
+
+def test_a_working_folder_that_is_gone_is_left(tmp_path):
+    """Every plug-in called after it was refused: the current folder could not be asked for."""
+    before, gone = Path.cwd(), tmp_path / "gone"
+
+    def vanish():
+        gone.mkdir()
+        os.chdir(gone)
+        shutil.rmtree(gone)
+        return "done"
+
+    assert call_plugin(vanish, subject="attack 'x'") == "done"
+    assert Path.cwd() == before
+
+
+def test_what_a_plugin_prints_reaches_no_stdout_and_no_terminal_unescaped(worker, capfd):
+    def shout():
+        print("\x1b[2J clears", flush=True)
+        os.write(1, b"\x1b]0;title\x07 below Python\n")
+        print("x" * 10**6, file=sys.stderr)
+
+    worker()
+    call_plugin(shout, subject="attack 'x'")
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.startswith("attack 'x' printed:\n\\x1b[2J clears\n\\x1b]0;title\\x07 below Python\n")
+    assert "further bytes are not shown" in err
+    assert len(err) < 5000
+
+
+def test_streams_that_a_plugin_closes_are_open_again(worker, capfd):
+    def close():
+        os.close(1)
+        os.close(2)
+        sys.stdout = None
+
+    worker()
+    call_plugin(close, subject="attack 'x'")
+    print("still here", flush=True)
+    os.write(2, b"here, too")
+    assert capfd.readouterr() == ("still here\n", "here, too")
+
+
+def test_warnings_logs_and_checks_of_others_are_set_back():
+    def disturb():
+        warnings.simplefilter("error")
+        np.seterr(all="raise")
+        logging.disable(logging.CRITICAL)
+        torch.autograd.set_detect_anomaly(True)
+
+    before = np.geterr()
+    with warnings.catch_warnings():
+        warnings.resetwarnings()
+        call_plugin(disturb, subject="attack 'x'")
+        assert not [one for one in warnings.filters if one[0] == "error"]
+    assert np.geterr() == before
+    assert logging.root.manager.disable == 0
+    assert not torch.is_anomaly_enabled()
 
 
 def test_global_state_is_set_back_and_the_change_is_noted(tmp_path):

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -153,3 +154,25 @@ def test_only_a_process_that_was_started_for_it_is_charged_from_its_start() -> N
     charge_from_start()
     assert first_second() == 0.0
     assert first_second() > 0.0
+
+
+def _ends(task: tuple[str, str]) -> str:
+    """End the process as often as the task says, then answer."""
+    name, folder = task
+    before = len(list(Path(folder).glob(f"{name}-*")))
+    if before < int(name[-1]):
+        (Path(folder) / f"{name}-{before}").touch()
+        os._exit(0)
+    return name
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="processes start slowly")
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_what_ends_its_process_runs_again_and_if_it_does_so_alone_is_answered_for(jobs, tmp_path) -> None:
+    names = ["a0", "once1", "b0", "ever9", "c0", "d0"]
+    with Workers(jobs, apart=True, if_lost=lambda task: f"lost {task[0]}") as workers:
+        for name in names:
+            workers.submit(_ends, (name, str(tmp_path)))
+        answers = {task[0]: answer for task, answer in workers.finished()}
+    assert answers == {name: "lost ever9" if name == "ever9" else name for name in names}
+    assert len(list(tmp_path.glob("ever9-*"))) <= 3

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, final
 
-from glasshouse.audit.attacking.call import pieces
+from glasshouse.audit.attacking.call import pieces, refuse_lost
 from glasshouse.audit.attacking.call import run_piece as run_calls
 from glasshouse.audit.attacking.needs import calls_of
 from glasshouse.audit.captured.group import record
@@ -21,7 +21,7 @@ from glasshouse.audit.plan import Plan, attack_tasks, group_tasks
 from glasshouse.audit.remaining import Remaining
 from glasshouse.audit.scoring.cell import score_cell
 from glasshouse.audit.scoring.judging.certificate import certificate_pieces, certify_together
-from glasshouse.audit.scoring.judging.control import ControlTask, judge_control, run_control
+from glasshouse.audit.scoring.judging.control import ControlTask, judge_control, lost_control, run_control
 from glasshouse.audit.scoring.tasks import CellResult, CellTask
 from glasshouse.audit.simulation.group import Group, has_use_for_crew
 from glasshouse.audit.simulation.record import read_record
@@ -93,7 +93,13 @@ class Stages:
                     self._submit(_file_epsilon, task, CANARIES, planned.part, lock=str(task[1]))
             for control in controls:
                 self._submit(
-                    run_control, control, CONTROLS, CONTROLS, lock=control.folder, device=self.device
+                    run_control,
+                    control,
+                    CONTROLS,
+                    CONTROLS,
+                    lock=control.folder,
+                    device=self.device,
+                    if_lost=lost_control,
                 )
             # A federation that is recorded lets its attacks begin, while others are still simulated.
             for piece, answer in self._finished():
@@ -103,8 +109,15 @@ class Stages:
                     self._record(*twin)
                 planned, group = groups[answer.value]
                 for calls in pieces(group_tasks(planned.cell.scenario, group, self.device)):
-                    part, lock = planned.part, calls[0].out
-                    self._submit(run_calls, calls, ATTACKS, part, lock=lock, device=self.device)
+                    self._submit(
+                        run_calls,
+                        calls,
+                        ATTACKS,
+                        planned.part,
+                        lock=calls[0].out,
+                        device=self.device,
+                        if_lost=refuse_lost,
+                    )
                 if not self._bars.left(FEDERATIONS):
                     _check_some_ran([g for _, g in groups.values()])
 
@@ -187,7 +200,7 @@ class Stages:
     def _submit(
         self, work: Callable[[Any], Any], task: Any, label: str, part: str, *, lock: str = "", **where: Any
     ) -> None:
-        """Submit a piece; ``where``: its device and number of processes."""
+        """Submit a piece; ``where``: its device, number of processes, and what answers if it is lost."""
         self._bars.expect(label)
         file = str(self.run / LOCKS / digest(lock)[:24]) if lock else ""
         piece = Piece(work=work, task=task, label=label, room=self._name, lock=file, part=part, **where)

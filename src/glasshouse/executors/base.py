@@ -36,6 +36,8 @@ class Piece:
         device: ``cpu``, or the accelerator that it shares.
         processes: number of processes that it uses.
         part: of the audit that its time is charged to.
+        if_lost: called with the task in the audit's own process if the piece ends its process again and
+            again; answers in its place. None: the audit ends.
     """
 
     work: Callable[[Any], Any]
@@ -46,6 +48,7 @@ class Piece:
     device: str = "cpu"
     processes: int = 1
     part: str = ""
+    if_lost: Callable[[Any], Any] | None = None
 
 
 @final

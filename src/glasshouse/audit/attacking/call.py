@@ -23,7 +23,7 @@ from glasshouse.audit.attacking.isolation import call_on
 from glasshouse.audit.attacking.needs import attack_of, find_refusal, refusal_of
 from glasshouse.audit.log import collect_notes
 from glasshouse.errors import BadFile, GlasshouseError
-from glasshouse.process import flushed_subnormals
+from glasshouse.process import TIMES, flushed_subnormals
 from glasshouse.rng import Rng
 from glasshouse.scenario.table import Plugin
 from glasshouse.tensors import copy_to
@@ -297,6 +297,20 @@ def run_piece(piece: Piece) -> tuple[str, ...]:
             if not is_finished(Path(task.out)):
                 write_outcome(outcome, Path(task.out))
     return tuple(run_attack(task) for task in piece)
+
+
+def refuse_lost(piece: Piece) -> tuple[str, ...]:
+    """Write refusals of units that ended their process again and again; return the folders of all."""
+    for task in piece:
+        if not is_finished(Path(task.out)):
+            refusal = Refusal(
+                subject=f"attack '{task.attack}' on {task.unit.name}",
+                needs="a process that lives until its claims are made",
+                got=f"{TIMES} processes ended in which it ran alone (out of memory, or a crash of its code)",
+                fix="free some memory, take a smaller batch or model, or report it to the attack's author",
+            )
+            write_outcome(Outcome(refusal=refusal), Path(task.out))
+    return tuple(task.out for task in piece)
 
 
 def _claims_together(piece: Piece) -> tuple[tuple[Claim, ...], ...]:

@@ -1,4 +1,4 @@
-"""Call plug-ins: on a device, and isolated from each other in global state, exceptions and memory.
+"""Call plug-ins: on a device, and isolated from each other in global state, exceptions, memory and output.
 
 Plug-ins are trusted code: nothing here stops a malicious one. It keeps mistakes of one plug-in from
 changing the results of another, and logs which plug-in made them.
@@ -8,17 +8,21 @@ import logging
 import multiprocessing
 import os
 import random
+import sys
+import tempfile
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import IO, Any, Final, TypeVar
 
 import numpy as np
 import torch
 
 from glasshouse.audit.attacking.needs import refusal_of
 from glasshouse.errors import DiskFull, GlasshouseError, Interrupted
+from glasshouse.outside.text import visible
 from glasshouse.wire import Refusal
 
 T = TypeVar("T")
@@ -38,6 +42,8 @@ _CANNOT: Final = (
     "for tensor subclasses",
 )
 """Parts of torch's errors for an operation that a device lacks, or for tensors on different devices."""
+SHOWN: Final = 4000
+"""Bytes of what a plug-in prints in one call that are shown."""
 
 
 def call_plugin(work: Callable[[], T], *, subject: str) -> T | Refusal:
@@ -50,15 +56,19 @@ def call_plugin(work: Callable[[], T], *, subject: str) -> T | Refusal:
     Raises:
         DiskFull: no space left, which is not the plug-in's fault.
         Interrupted: the user stopped the run.
+        KeyboardInterrupt: the same, where the plug-in runs in the user's own process.
     """
     try:
-        with restored_state():
+        with held_output(subject), restored_state():
             return work()
     except (DiskFull, Interrupted):
         raise
     except GlasshouseError as error:
         return refusal_of(error)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the one place where foreign code is called
+    except BaseException as error:  # the one place where foreign code is called
+        # A worker is deaf to Ctrl-C: there the plug-in raised it, and the audit must not end.
+        if isinstance(error, KeyboardInterrupt) and multiprocessing.parent_process() is None:
+            raise
         _LOG.warning("%s", "".join(traceback.format_exception(error)).rstrip())
         return _refusal_of_foreign(error, subject)
 
@@ -102,6 +112,46 @@ def own_device(device: str) -> str:
     return f"cuda:{(identity[0] - 1) % count}"
 
 
+@contextmanager
+def held_output(subject: str) -> Iterator[None]:
+    """Keep what is printed in this block, in Python or below it, from the streams of a worker.
+
+    Its first ``SHOWN`` bytes follow on stderr, harmless to a terminal: stdout may hold the result. In the
+    user's own process nothing is held.
+    """
+    if multiprocessing.parent_process() is None:
+        yield
+        return
+    names, numbers = ("stdout", "stderr"), (1, 2)
+    streams, copies = [getattr(sys, name) for name in names], [os.dup(number) for number in numbers]
+    with tempfile.TemporaryFile() as held:
+        for number in numbers:
+            os.dup2(held.fileno(), number)
+        try:
+            yield
+        finally:
+            for name, number, stream, copy in zip(names, numbers, streams, copies, strict=True):
+                for one in {id(one): one for one in (getattr(sys, name), stream)}.values():
+                    with suppress(AttributeError, OSError, ValueError):  # replaced or closed
+                        one.flush()
+                os.dup2(copy, number)
+                os.close(copy)
+                closed = getattr(stream, "closed", False)
+                setattr(sys, name, os.fdopen(number, "w", closefd=False) if closed else stream)
+            _show(held, subject)
+
+
+def _show(held: IO[bytes], subject: str) -> None:
+    size = os.fstat(held.fileno()).st_size
+    if not size:
+        return
+    held.seek(0)
+    said = visible(held.read(SHOWN).decode(errors="backslashreplace"), several_lines=True).rstrip("\n")
+    more = f"\n({size - SHOWN} further bytes are not shown)" if size > SHOWN else ""
+    with suppress(OSError):
+        os.write(2, f"{subject} printed:\n{said}{more}\n".encode())
+
+
 def _refusal_of_foreign(error: BaseException, subject: str) -> Refusal:
     words = f"{type(error).__name__}: {error}"
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or any(w in words.lower() for w in _NO_MEMORY):
@@ -137,6 +187,30 @@ def restored_state() -> Iterator[None]:
 
 def _determinism() -> tuple[bool, bool]:
     return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def _working_folder() -> str:
+    """The working folder; empty: it is gone."""
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        return ""
+
+
+def _return_to(folder: str) -> None:
+    with suppress(FileNotFoundError):  # somebody took it away: that is not the plug-in that is called next
+        os.chdir(folder)
+
+
+def _raising_warnings() -> tuple[Any, ...]:
+    """The filters that turn warnings into errors; others may come with what is imported, and stay."""
+    return tuple(one for one in warnings.filters if one[0] == "error")
+
+
+def _let_raise(filters: tuple[Any, ...]) -> None:
+    kept = [one for one in warnings.filters if one[0] != "error" or one in filters]
+    warnings.filters[:] = kept  # type: ignore[index]  # a list, declared as a sequence
+    warnings._filters_mutated()  # type: ignore[attr-defined]  # else its cache answers
 
 
 def _restore_environment(variables: dict[str, str]) -> None:
@@ -175,8 +249,12 @@ _STATE: Final[Mapping[str, tuple[Callable[[], Any], Callable[[Any], object]]]] =
     ),
     "environment": (lambda: dict(os.environ), _restore_environment),
     "gradient mode": (torch.is_grad_enabled, torch.set_grad_enabled),
+    "gradients' checks": (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
+    "NumPy's warnings": (np.geterr, lambda kinds: np.seterr(**kinds)),
+    "warnings that raise": (_raising_warnings, _let_raise),
+    "switched-off logs": (lambda: logging.root.manager.disable, logging.disable),
     "torch threads": (torch.get_num_threads, torch.set_num_threads),
-    "working folder": (lambda: str(Path.cwd()), os.chdir),
+    "working folder": (_working_folder, _return_to),
     "global random generators": (_generators, _set_generators),
 }
 """How to read and to set each part of the global state, in the order in which they are set back."""

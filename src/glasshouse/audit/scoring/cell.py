@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Final, final
 
@@ -10,6 +11,7 @@ from glasshouse.audit import guarded
 from glasshouse.audit.attacking.needs import declared, federation_of
 from glasshouse.audit.scoring.evidence import illustrate
 from glasshouse.audit.scoring.finding import Measurement, finding_of
+from glasshouse.audit.scoring.judging.apart import apart
 from glasshouse.audit.scoring.judging.contrast import contrasts
 from glasshouse.audit.scoring.judging.family import Judged, judges_of
 from glasshouse.audit.scoring.judging.proofs import hold_proofs
@@ -21,6 +23,7 @@ from glasshouse.audit.scoring.table import crossings, share_alike, tables
 from glasshouse.audit.scoring.tasks import CellResult, CellTask, control_key, power_key
 from glasshouse.audit.scoring.victims import can_judge_victims, ranked_by, victims_of
 from glasshouse.audit.scoring.words import given_words, place_of
+from glasshouse.audit.sealed import is_foreign
 from glasshouse.audit.simulation.record import GroupRecord, read_record
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric
@@ -111,7 +114,10 @@ def score_attack(task: CellTask, attack: Plugin, runs: Sequence[Run], *, alone: 
             with untouched(judged.name, judged.metric, runs):
                 return _measure(task, attack, runs, judged=judged)
 
-        answer = guarded.call("metric", judge.name, work, about=f"of attack '{label}'")
+        about = f"of attack '{label}'"
+        call = partial(guarded.call, "metric", judge.name, work, about=about)
+        foreign = is_foreign(judge.metric)
+        answer = apart(call, subject=f"metric '{judge.name}' {about}") if foreign else call()
         if isinstance(answer, Refusal):
             refusals.append(answer)
         elif answer is not None:

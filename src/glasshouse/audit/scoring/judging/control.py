@@ -123,6 +123,11 @@ def run_control(task: ControlTask) -> str:
     return task.key
 
 
+def lost_control(task: ControlTask) -> str:
+    """What :func:`run_control` returns where it ended its process again and again: no claims, so no power."""
+    return task.key
+
+
 def judge_control(task: ControlTask) -> tuple[str, Control | None]:
     """Score the claims of :func:`run_control` in a process that ran no plug-in; None: no easy setting.
 
