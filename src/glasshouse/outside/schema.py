@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -69,9 +70,15 @@ def plugin_of(group: str, stated: PluginFile, *, subject: str, fix: str) -> Any:
         )
     try:
         # As JSON, in which a list is a tuple and a table a dataclass, and nothing else is converted.
-        return TypeAdapter(kind).validate_json(json.dumps(stated.fields), strict=True)
+        return _adapter(kind).validate_json(json.dumps(stated.fields), strict=True)
     except (ValidationError, BadValue) as error:
         raise _not_fitting(error, subject=subject, fix=fix) from error
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    """The validator of a dataclass; to build one takes longer than to read most files."""
+    return TypeAdapter(kind)
 
 
 def _not_fitting(error: ValidationError | BadValue, *, subject: str, fix: str) -> BadFile:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Final, final
 
@@ -17,7 +17,7 @@ from glasshouse.audit.scoring.judging.family import Judged, judges_of
 from glasshouse.audit.scoring.judging.proofs import hold_proofs
 from glasshouse.audit.scoring.judging.untouched import untouched
 from glasshouse.audit.scoring.pair import claimed_kinds
-from glasshouse.audit.scoring.read import Run, read_runs
+from glasshouse.audit.scoring.read import Run, read_ground, read_runs
 from glasshouse.audit.scoring.score import ScoredMetric, score_metric
 from glasshouse.audit.scoring.table import crossings, share_alike, tables
 from glasshouse.audit.scoring.tasks import CellResult, CellTask, control_key, power_key
@@ -59,7 +59,9 @@ def score_cell(task: CellTask) -> tuple[str, CellResult]:
     """Score all attacks of a cell over all its groups (seeds); return the cell's hash and result."""
     cell, scenario = task.cell, task.cell.scenario
     records = [read_record(Path(g.folder)) for g in task.groups]
-    runs = {i: list(read_runs(task, i, records)) for i in range(len(scenario.attacks))}
+    # Nothing of it changes once it is read, and every attack on a federation meets the same.
+    ground_of = cache(partial(read_ground, scenario=scenario))
+    runs = {i: list(read_runs(task, i, records, ground_of)) for i in range(len(scenario.attacks))}
     others = _kinds_beside(runs)
     held = [hold_proofs(cell, attack, runs[i]) for i, attack in enumerate(scenario.attacks)]
     scores = {
@@ -110,13 +112,18 @@ def score_attack(task: CellTask, attack: Plugin, runs: Sequence[Run], *, alone: 
         # The first metric of a claim names single victims; those after it take its word.
         by = replace(judge, singles=singles.get(judge.metric.claim, ()))
 
-        def work(judged: Judged = by) -> tuple[Finding, ScoredMetric, str] | None:
-            with untouched(judged.name, judged.metric, runs):
-                return _measure(task, attack, runs, judged=judged)
+        foreign = is_foreign(judge.metric)
+        # What a metric of another package changes in the examples of a victim is not kept for the next one.
+        shown = [replace(run, ground=replace(run.ground)) for run in runs] if foreign else runs
+
+        def work(
+            judged: Judged = by, shown: Sequence[Run] = shown
+        ) -> tuple[Finding, ScoredMetric, str] | None:
+            with untouched(judged.name, judged.metric, shown):
+                return _measure(task, attack, shown, judged=judged)
 
         about = f"of attack '{label}'"
         call = partial(guarded.call, "metric", judge.name, work, about=about)
-        foreign = is_foreign(judge.metric)
         answer = apart(call, subject=f"metric '{judge.name}' {about}") if foreign else call()
         if isinstance(answer, Refusal):
             refusals.append(answer)

@@ -1,6 +1,6 @@
 """Read what one attack claimed in one federation, and what happened there, from the federation's folder."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -71,19 +71,25 @@ class Run:
         return [outcome for _, outcome in self.units]
 
 
-def read_runs(task: CellTask, position: int, records: Sequence[GroupRecord]) -> Iterator[Run]:
+def read_runs(
+    task: CellTask,
+    position: int,
+    records: Sequence[GroupRecord],
+    ground_of: Callable[[Path], tuple[GroundTruth, NullBook]],
+) -> Iterator[Run]:
     """The federations of a cell in which an attack ran, each with its claims and its ground truth.
 
     Args:
         task: the cell.
         position: of the attack in the scenario.
         records: of the cell's groups.
+        ground_of: :func:`read_ground` of a group; all attacks of the cell share what it returns.
     """
     attack = task.cell.scenario.attacks[position]
     for group, record in zip(task.groups, records, strict=True):
         if group.active != federation_of(task.cell.scenario, position) or record.refusal is not None:
             continue
-        ground, book = read_ground(Path(group.folder), task.cell.scenario)
+        ground, book = ground_of(Path(group.folder))
         folder = Path(group.folder) / "claims" / attack_key(position, attack)
         paths = sorted(folder.glob("*/claims.json"), key=_unit_order)
         units = [(Unit.named(path.parent.name), read_outcome(path.parent)) for path in paths]

@@ -6,6 +6,8 @@ Nothing here is changed once it is read; a truth in which victims are exchanged 
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
 from typing import Final, final
 
 import torch
@@ -22,6 +24,8 @@ DRAWS: Final = 10
 """Largest number of guesses of a random null adversary that are averaged on one victim."""
 SHIFTS: Final = 3
 """Largest number of other victims that a claim is scored against; fewer for large batches."""
+KEPT: Final = 2**24
+"""Numbers in the private examples up to which the examples of every victim are kept; 64 MiB as float32."""
 
 
 @final
@@ -74,8 +78,19 @@ class GroundTruth:
 
     def target(self, number: int, client: int | None) -> Target:
         """The examples behind one update, or behind a whole round (client None)."""
+        known = self._targets.get((number, client))
+        if known is not None:
+            return known
         batch, owners = self.truth.batch(number, client)
-        return Target(batch=batch, owners=owners)
+        target = Target(batch=batch, owners=owners)
+        if self.truth.private.inputs.numel() <= KEPT:
+            self._targets[number, client] = target
+        return target
+
+    @cached_property
+    def _targets(self) -> dict[tuple[int, int | None], Target]:
+        """Victims' examples: every claim is compared with its own ones and with those of several others."""
+        return {}
 
     def allowed(self, about: About) -> int:
         """Number of examples that a claim may cover: as announced, but at least the true number."""
@@ -100,9 +115,9 @@ class GroundTruth:
         )
         # Neighbours in order, so that every victim serves about equally often as another one's.
         after = keys.index((number, client)) + 1
-        different = [key for key in keys[after:] + keys[:after] if own.isdisjoint(self._behind(*key))]
-        if different:
-            return tuple(self.target(*key) for key in different[:how_many])
+        different = (key for key in keys[after:] + keys[:after] if own.isdisjoint(self._behind(*key)))
+        if chosen := list(islice(different, how_many)):
+            return tuple(self.target(*key) for key in chosen)
         return self._heldout_targets(size, how_many)
 
     def twins(self, number: int, client: int | None) -> Batch | None:
@@ -152,10 +167,18 @@ class GroundTruth:
             Target(batch=self.heldout.pick(index), owners=torch.full((len(index),), -1)) for index in rows
         )
 
-    def _behind(self, number: int, client: int | None) -> set[str]:
+    def _behind(self, number: int, client: int | None) -> frozenset[str]:
         """Digests of the examples of one update, or a whole round."""
-        keys = [k for k in self.truth.used if k[0] == number and client in (None, k[1])]
-        return {self.truth.print_of(row) for key in keys for row in self.truth.used[key].rows()}
+        if (number, client) not in self._prints:
+            keys = [k for k in self.truth.used if k[0] == number and client in (None, k[1])]
+            rows = (row for key in keys for row in self.truth.used[key].rows())
+            self._prints[number, client] = frozenset(map(self.truth.print_of, rows))
+        return self._prints[number, client]
+
+    @cached_property
+    def _prints(self) -> dict[tuple[int, int | None], frozenset[str]]:
+        """Cache of :meth:`_behind`, which is asked about every pair of victims."""
+        return {}
 
 
 def exchange_classes(truth: Truth, *, by: int = 1) -> Truth:
