@@ -47,6 +47,8 @@ FAULTS: Final = (RuntimeError, ValueError, TypeError, LookupError, AttributeErro
 """What a network raises on examples that it cannot take: said by whoever runs it for its outputs."""
 APART: Final = 1e-4
 """Share of the largest output above which two answers differ by more than by rounding."""
+_QUIET: Final = ("torch.nn.modules.", "glasshouse.models.base", "glasshouse.models.zoo.")
+"""Where layers are defined that draw in no way of their own."""
 _RANDOM = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout,
            nn.RReLU, nn.MultiheadAttention)  # fmt: skip
 """Layers that draw at random in training mode."""
@@ -261,6 +263,10 @@ def find_draws(model: nn.Module, inputs: Tensor) -> Draws:
         model: left as it is.
         inputs: some examples, (B, ...), B > 0.
     """
+    if all(
+        type(m).__module__.startswith(_QUIET) and not (_is_random(m) and m.training) for m in model.modules()
+    ):
+        return Draws()  # known without a pass, as most networks are looked at once per client
     work, inputs = copy.deepcopy(model).cpu(), _several(inputs).cpu()
     if not drawing_layers(work, inputs):
         return Draws()
