@@ -47,9 +47,19 @@ def _starts() -> dict[str, Callable[[Tensor, int], kinds.Case]]:
     return {
         "halves": halves(256, 32),
         "halves, 64 units behind": halves(384, 64),
+        "halves, leaky": lambda known, seed: kinds.halves(known, seed, wide=("linear", 0.01)),
         "halves, paired": halves(256, 32, paired=True),
+        "halves, paired, of a convolution": lambda known, seed: kinds.halves(
+            known, seed, paired=True, wide=("pointwise", 0.0)
+        ),
+        "halves, paired, of an own parameter": lambda known, seed: kinds.halves(
+            known, seed, paired=True, wide=("parameter", 0.0)
+        ),
         "halves, far out": lambda known, seed: kinds.halves(known, seed, below=(0.93, 0.95)),
         "halves over two rounds": kinds.halves_of_rounds,
+        "halves in blocks of their own": lambda known, seed: kinds.halves(
+            known, seed, rows=2080, below=(0.05, 0.42)
+        ),
         "windows of 13 among 1,024 rows": windows(13, 1024, 32),
         "windows of 21 among 256 rows": windows(21, 256, 32),
         "windows of 21 among 512 rows": windows(21, 512, 32),

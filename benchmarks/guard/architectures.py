@@ -139,6 +139,23 @@ class Adapted(nn.Module):
         return out
 
 
+class Masked(nn.Module):
+    """A parametrisation that leaves a fixed random half of a matrix."""
+
+    def __init__(self, rows: int, columns: int) -> None:
+        super().__init__()
+        self.register_buffer("mask", (torch.rand(rows, columns) < 0.5).float())
+
+    def forward(self, weight: Tensor) -> Tensor:
+        mask: Tensor = self.mask  # type: ignore[assignment]  # a registered buffer
+        return weight * mask
+
+
+def _parametrised(layer: nn.Module, parametrisation: nn.Module) -> nn.Module:
+    nn.utils.parametrize.register_parametrization(layer, "weight", parametrisation)
+    return layer
+
+
 class Tied(nn.Module):
     """Encodes and decodes with one matrix."""
 
@@ -366,6 +383,13 @@ ARCHITECTURES: Final[Mapping[str, Make]] = {
     ),
     "orthogonal": lambda: nn.Sequential(
         nn.Flatten(), _NORM.orthogonal(nn.Linear(768, 32)), nn.ReLU(), nn.Linear(32, CLASSES)
+    ),
+    "square orthogonal": lambda: nn.Sequential(
+        nn.Flatten(), nn.Linear(768, 48), nn.ReLU(), _NORM.orthogonal(nn.Linear(48, 48)), nn.ReLU(),
+        nn.Linear(48, CLASSES),
+    ),
+    "own parametrisation": lambda: nn.Sequential(
+        nn.Flatten(), _parametrised(nn.Linear(768, 64), Masked(64, 768)), nn.ReLU(), nn.Linear(64, CLASSES)
     ),
     "LoRA": lambda: nn.Sequential(nn.Flatten(), Adapted(768, 64), nn.ReLU(), nn.Linear(64, CLASSES)),
     "frozen features": lambda: nn.Sequential(

@@ -419,6 +419,12 @@ class LowBits(Disguise):
         return update["layer.weight"]
 
 
+def largest(units: Tensor) -> Tensor:
+    """The larger of a unit and zero, as the maximum over a window of both."""
+    both = torch.stack([units, torch.zeros_like(units)], dim=2)
+    return F.max_pool1d(both, 2)[..., 0]
+
+
 def _mixture() -> Tensor:
     """An orthogonal matrix, (ROWS, ROWS)."""
     return torch.linalg.qr(torch.randn(ROWS, ROWS, generator=torch.Generator().manual_seed(9)))[0]
@@ -429,17 +435,25 @@ def _order() -> Tensor:
 
 
 class Net(nn.Module):
-    """A disguise, and a small tail."""
+    """A disguise, and a small tail.
 
-    def __init__(self, wide: Disguise, *, activate: bool = True) -> None:
+    Args:
+        wide: the disguise.
+        activate: whether its units are activated; a disguise may do so itself.
+        activation: of its units.
+    """
+
+    def __init__(
+        self, wide: Disguise, *, activate: bool = True, activation: Callable[[Tensor], Tensor] = F.relu
+    ) -> None:
         super().__init__()
-        self.wide, self.activate = wide, activate
+        self.wide, self.activate, self.activation = wide, activate, activation
         self.middle, self.head = nn.Linear(ROWS, 32), nn.Linear(32, kinds.CLASSES)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Logits (B, classes)."""
         wide = self.wide(inputs.flatten(1))
-        logits: Tensor = self.head(F.relu(self.middle(F.relu(wide) if self.activate else wide)))
+        logits: Tensor = self.head(F.relu(self.middle(self.activation(wide) if self.activate else wide)))
         return logits
 
     def rows(self, tensors: Tensors) -> Tensor:
@@ -462,7 +476,9 @@ def craft(make: Callable[[], Disguise], known: Tensor, seed: int, *, form: str =
     """Pairs of rows that differ for who is between two thresholds, in a disguise."""
     generator = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)
-    model = initialise_again(Net(make(), activate=form != "linear"), seed=seed)[0]
+    activation = largest if form == "largest" else F.relu
+    net = Net(make(), activate=form != "linear", activation=activation)
+    model = initialise_again(net, seed=seed)[0]
     assert isinstance(model, Net)
     half = ROWS // 2
     if form == "single":  # the disguise itself lets a row answer for few
@@ -506,6 +522,7 @@ HIDDEN: Final[Mapping[str, Callable[[Tensor, int], Case]]] = {
     "own forward pass": _case(OwnForward, "linear"),
     "behind a frozen layer": _case(lambda: Behind("frozen")),
     "behind a buffer": _case(lambda: Behind("buffer")),
+    "behind a buffer, pooled": _case(lambda: Behind("buffer"), "largest"),
     "ranked in the batch": _case(Ranked, "single"),
     "gates in buffers": _case(Gated, "single"),
     "one recurrent step": _case(OneStep),

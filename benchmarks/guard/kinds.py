@@ -6,6 +6,7 @@ pictures, and none reads anything of an honest model.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import torch
@@ -245,6 +246,7 @@ def halves(
     tail: int = 32,
     paired: bool = False,
     below: tuple[float, float] = (0.2, 0.8),
+    wide: tuple[str, float] = ("linear", 0.0),
 ) -> Case:
     """Rows above a lower and below an upper threshold: less what always fires, their sum is who is between.
 
@@ -258,8 +260,9 @@ def halves(
         tail: units behind it.
         paired: what always fires are pairs of rows on both sides of one threshold.
         below: share of the pictures below the lower threshold.
+        wide: form of the wide layer, and slope of its activation below zero.
     """
-    generator = torch.Generator().manual_seed(seed)
+    (form, slope), generator = wide, torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)
     both = 2 if paired else 1
     count = (rows - both * tail) // 2
@@ -267,14 +270,15 @@ def halves(
     always, middle, _ = _bins(known, tail, generator, share=1.3 / BATCH)
     least = (known.flatten(1) @ always.T).amin(0)
     own, shared = (torch.randn(n, tail, generator=generator) / rows**0.5 for n in (count, tail))
-    model = Net("linear", rows=2 * count + both * tail, tail=tail)
+    activation = partial(F.leaky_relu, negative_slope=slope) if slope else F.relu
+    model = Net(form, activation, rows=2 * count + both * tail, tail=tail)
     model.put(
         torch.cat([directions, -directions, *([always, -always] if paired else [always])]),
         torch.cat([-low, high, *([-middle, middle] if paired else [0.3 - least])]),
         torch.cat([own, own, *[shared] * both]),
     )
-    eye = torch.eye(count)
-    return Case(model=model, read_outs=torch.cat([eye, eye, *[-_mixture(own, shared)] * both], dim=1))
+    eye, taken = torch.eye(count), (1 + slope) * _mixture(own, shared)
+    return Case(model=model, read_outs=torch.cat([eye, eye, *[-taken] * both], dim=1))
 
 
 def halves_of_rounds(known: Tensor, seed: int, *, rows: int = ROWS, tail: int = 32) -> Case:

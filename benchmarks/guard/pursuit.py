@@ -22,6 +22,7 @@ from benchmarks.guard import check_cost, delayed, kinds
 from benchmarks.guard.adaptive import STARTS, train_against
 from benchmarks.guard.architectures import ARCHITECTURES
 from benchmarks.guard.hidden import HIDDEN
+from benchmarks.guard.parametrised import PARAMETRISED
 from glasshouse.errors import BadValue
 from glasshouse.guard.mitigate import mitigate
 from glasshouse.guard.preflight import preflight
@@ -42,6 +43,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs=2, default=[0, 2])
     parser.add_argument("--minutes", type=int, default=30, help="adaptive: CPU minutes of training")
     parser.add_argument("--starts", type=int, nargs="*", help="adaptive: only these of its starts")
+    parser.add_argument("--only", nargs="*", help="zoo: these architectures alone")
+    parser.add_argument("--data", nargs="*", choices=list(DATA_SETS), default=list(DATA_SETS), help="zoo")
     options = parser.parse_args()
     known = set()
     if options.out.exists():
@@ -93,8 +96,9 @@ def judge_kinds(options: argparse.Namespace, known: set[str]) -> Iterator[dict[s
 
 
 def judge_hidden(options: argparse.Namespace, known: set[str]) -> Iterator[dict[str, Any]]:
-    """The same for the disguises of :mod:`benchmarks.guard.hidden`."""
-    for one in made(options, known, HIDDEN):
+    """The same for the disguises of :mod:`benchmarks.guard.hidden`, and behind parametrised weights."""
+    table: dict[str, Any] = {**HIDDEN, **PARAMETRISED}
+    for one in made(options, known, table):
         honest = HonestRanges.of(one.case.model, one.own)
         yield {"name": one.key, **judge_case(one.case, one.dealt, one.own, honest, one.seed)}
 
@@ -231,14 +235,14 @@ def adapt(options: argparse.Namespace, known: set[str]) -> Iterator[dict[str, An
 def zoo(options: argparse.Namespace, known: set[str]) -> Iterator[dict[str, Any]]:
     """Honest models: data sets x architectures x states; every verdict is written down."""
     for seed in range(*options.seeds):
-        for data, load in DATA_SETS.items():
-            small, labels = load()
+        for data in options.data:
+            small, labels = DATA_SETS[data]()
             order = torch.randperm(len(small), generator=torch.Generator().manual_seed(seed))
             own = Own(inputs=small[order[:512]], targets=labels[order[:512]])
             elsewhere = Own(inputs=small[order[512:1536]], targets=labels[order[512:1536]])
             for name, make in ARCHITECTURES.items():
                 keys = [f"{name}, {state}, {data}, seed {seed}" for state in STATES]
-                if known >= set(keys):
+                if known >= set(keys) or (options.only and name not in options.only):
                     continue
                 torch.manual_seed(7000 + seed)
                 model = make()

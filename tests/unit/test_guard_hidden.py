@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from benchmarks.guard import delayed, hidden, kinds
+from benchmarks.guard.parametrised import PARAMETRISED
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -78,12 +79,32 @@ def most_added(model: nn.Module, own: Own) -> float:
         "own forward pass",
         "behind a frozen layer",
         "behind a buffer",
+        "behind a buffer, pooled",
     ],
 )
 def test_rows_are_found_wherever_they_are(disguise: str, dealt: kinds.Pictures) -> None:
     case, own = hidden.HIDDEN[disguise](dealt.known, 0), own_of(dealt)
     twin, _ = initialise_again(case.model, seed=5)
     assert most_added(case.model, own) > most_added(twin, own) + 0.1
+
+
+@pytest.mark.parametrize("disguise", PARAMETRISED)
+def test_rows_are_found_behind_parametrised_weights(disguise: str, dealt: kinds.Pictures) -> None:
+    case, own = PARAMETRISED[disguise](dealt.known, 0), own_of(dealt)
+    (update,) = kinds.gradients([case.model], dealt.batch)
+    assert kinds.read(case, [update], dealt.batch[0])[0].sum() >= 12
+    twin, _ = initialise_again(case.model, seed=5)
+    assert most_added(case.model, own) > most_added(twin, own) + 0.1
+
+
+@pytest.mark.slow
+def test_a_crafted_base_of_an_orthogonal_map_is_refused_and_a_drawn_one_passes(dealt: kinds.Pictures) -> None:
+    own, case = own_of(dealt), PARAMETRISED["base of an orthogonal map"](dealt.known, 0)
+    honest = HonestRanges.of(case.model, own)
+    assert inspect_in_modes(case.model, own, honest=honest).verdict == "refused"
+    twin, _ = initialise_again(case.model, seed=100)
+    judged = inspect_in_modes(twin, own, honest=honest)
+    assert (judged.verdict, judged.kept) == ("passed", ())
 
 
 @pytest.mark.parametrize(

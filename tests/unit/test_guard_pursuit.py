@@ -17,6 +17,7 @@ from glasshouse.examples import Batch
 from glasshouse.guard.layers.trace import LayerTrace, trace
 from glasshouse.guard.mitigate import mitigate
 from glasshouse.guard.preflight import Memory, preflight
+from glasshouse.guard.pursuit import crowds
 from glasshouse.guard.pursuit import search as searching
 from glasshouse.guard.pursuit.examples import Own, goals
 from glasshouse.guard.pursuit.found import OF_ROUNDS, look
@@ -217,7 +218,8 @@ def test_every_trainable_tensor_is_looked_at_and_its_lengths_are_those_of_each_g
 ) -> None:
     torch.manual_seed(0)
     model, own = NETWORKS[name](), own_of(digits, 12)
-    pulls = pulls_of(model, own)
+    assert pulls_of(model, own).seen == 1
+    pulls = pulls_of(model, own, as_sent=True)
     assert not pulls.unseen
     assert pulls.seen == 1
     assert pulls.coverage == f"looked at {pulls.total} of {pulls.total} tensors, 100 %"
@@ -489,7 +491,10 @@ def test_updates_three_rounds_apart_are_checked_together() -> None:
     ("make", "least"),
     [
         (lambda known: kinds.halves(known, 0), 0.2),
+        (lambda known: kinds.halves(known, 0, wide=("linear", 0.1)), 0.2),
         (lambda known: kinds.halves(known, 0, paired=True), 0.2),
+        (lambda known: kinds.halves(known, 0, paired=True, wide=("pointwise", 0.0)), 0.2),
+        (lambda known: kinds.halves(known, 0, paired=True, wide=("parameter", 0.0)), 0.2),
         (lambda known: kinds.windows(known, 0, width=13, rows=512), 0.1),
     ],
 )
@@ -502,6 +507,21 @@ def test_read_outs_of_many_rows_are_found(make, least: float) -> None:
         for model in (case.model, twin)
     )
     assert found > usual + least
+
+
+def test_the_sides_of_a_hyperplane_are_searched_together_however_many_rows_there_are(monkeypatch) -> None:
+    """Of 256 rows, 112 that fire for few and 112 for many: each would be a block of its own."""
+    monkeypatch.setattr(crowds, "AT_A_TIME", 112)
+    monkeypatch.setattr(searching, "AT_A_TIME", 112)
+    dealt = pictures(whole_digits())
+    case = kinds.halves(dealt.known, 0, below=(0.05, 0.42))
+    own = Own(inputs=dealt.own[0][:192], targets=dealt.own[1][:192])
+    twin, _ = initialise_again(case.model, seed=50)
+    found, usual = (
+        max(one.given.crowds for one in look(groups_of(pulls_of(model, own).sides), own))
+        for model in (case.model, twin)
+    )
+    assert found > usual + 0.2
 
 
 def test_halves_of_two_rounds_are_found_and_those_of_honest_rounds_give_little() -> None:

@@ -129,7 +129,7 @@ class Pursued:
                 continue
             pulls = side.pulls.double() / side.pulls.double().abs().max().clamp_min(_TINY)
             mine = pulls[: self.count]
-            for read_outs, judged in self._searched(pulls):
+            for read_outs, judged in self._searched(pulls, side.fires):
                 both = ReadOuts.single(pulls.shape[1]) + read_outs
                 d = dominance(both.of(mine).square(), rounding(both, mine.square().sum(0)))
                 if bool((d.amax(1)[judged] > VISIBLE).any()):
@@ -194,7 +194,7 @@ class Pursued:
         # Features are alike more often than pictures, and noise resembles something by chance.
         is_raw = alike >= UNDISTURBED and self._are_inputs(mine)
         least, missing = (SHARED, missing) if is_raw else (VISIBLE, min(missing, CLEAR))
-        for read_outs, judged in self._searched(group.pulls):
+        for read_outs, judged in self._searched(group.pulls, group.fires):
             both = ReadOuts.single(group.pulls.shape[1]) + read_outs
             d = dominance(both.of(pulls).square(), rounding(both, pulls.square().sum(0)))
             top, who = d.max(0)
@@ -229,19 +229,25 @@ class Pursued:
         own = F.normalize(self.inputs.to(directions), dim=1, eps=_TINY)
         return bool(((own * directions).sum(1).abs() >= SAME).all())
 
-    def _searched(self, pulls: Tensor) -> Iterator[tuple[ReadOuts, Tensor]]:
+    def _searched(self, pulls: Tensor, fires: Tensor | None) -> Iterator[tuple[ReadOuts, Tensor]]:
         """Read-outs, and which of the B examples they may be judged on: none on which they were searched."""
+
+        def found(where: Tensor, crowd: int) -> ReadOuts:
+            few, many = where[:SEARCHED], where[:crowd]
+            if fires is None:
+                return search(pulls[few]) + search_crowds(pulls[many])
+            return search(pulls[few], fires[few]) + search_crowds(pulls[many], fires[many])
+
         everybody = torch.ones(self.count, dtype=torch.bool)
-        others = pulls[self.count :]
+        others = torch.arange(self.count, len(pulls))
         if len(others) >= FEWEST // 2:
-            yield search(others[:SEARCHED]) + search_crowds(others), everybody
+            yield found(others, len(others)), everybody
         elif self.count < FEWEST:
-            yield search(pulls[:0]), everybody
+            yield ReadOuts.none(), everybody
         else:
             for turn in range(2):
                 other = torch.arange(self.count) % 2 == turn
-                rest = pulls[: self.count][~other]
-                yield search(rest[:SEARCHED]) + search_crowds(rest[:JUDGED]), other
+                yield found((~other).nonzero()[:, 0], JUDGED), other
 
     def _leaks(
         self, group: Group, used: ReadOuts, place: int, example: int, missing: float
@@ -283,9 +289,9 @@ def pursue(model: nn.Module, own: Own, memory: Memory | None = None) -> Pursued:
         inputs, targets = (torch.cat([mine, more[:JUDGED]]) for mine, more in pairs)
         everybody = Own(inputs=inputs, targets=targets)
     return Pursued(
-        pulls=pulls_of(model, everybody, balanced=False),
+        pulls=pulls_of(model, everybody, balanced=False, as_sent=True),
         count=len(own),
-        before=tuple(pulls_of(past, everybody, balanced=False) for past, _ in memory.rounds),
+        before=tuple(pulls_of(past, everybody, balanced=False, as_sent=True) for past, _ in memory.rounds),
         sent=tuple(sent for _, sent in memory.rounds),
         inputs=own.inputs.flatten(1) if own.inputs.is_floating_point() else None,
         tables=frozenset(

@@ -1,6 +1,6 @@
 """One pass of a batch through a model: each layer's inputs, and the gradients at its outputs ("pulls")."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,6 +9,7 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import parametrize
 
 from glasshouse.errors import BadValue
 
@@ -34,6 +35,7 @@ class LayerTrace:
         inputs: of the layer, (B, ...).
         pulls: gradients of the loss with respect to the outputs, (B, ...).
         gradient: of the same with respect to the weight; None: it was not asked for.
+        starts: names in the model of what a parametrised weight is computed from, if nothing else is.
     """
 
     name: str
@@ -41,6 +43,7 @@ class LayerTrace:
     inputs: Tensor
     pulls: Tensor
     gradient: Tensor | None = None
+    starts: tuple[str, ...] = ()
 
     @property
     def is_explained(self) -> bool:
@@ -179,7 +182,7 @@ def trace(
         BadValue: the batch is empty, the logits are not one row of finite numbers per example, a layer's
             inputs or output gradients are not finite, or there is no linear or convolutional layer.
     """
-    with _recording(model) as calls, left_as_it_was(model), torch.enable_grad():
+    with _recording(model) as calls, left_as_it_was(model), torch.enable_grad(), parametrize.cached():
         if goals is None:
             logits = model(inputs)
             _check(logits, labels)
@@ -187,25 +190,36 @@ def trace(
         else:
             goal = goals(model).sum()
         outputs = [call.output for call in calls]
-        # A weight that a parametrisation computes is no leaf: it has no gradient of its own.
-        plain = [isinstance(w := call.layer.weight, nn.Parameter) and w.requires_grad for call in calls]
-        weights = [call.layer.weight for call, own in zip(calls, plain, strict=True) if own and goals]
+        # A weight that somebody computed has a gradient only if it is the tensor that was used.
+        used = [_weight(call.layer) for call in calls] if goals else []
+        weights = list({id(w): w for w in used if w is not None}.values())
+        starts = {id(w): _starts(one) for one, w in zip(calls, used, strict=False) if w is not None}
+        behind = [p for some in starts.values() for p in some.values()]
         found: tuple[Tensor | None, ...] = (
-            torch.autograd.grad(goal, [*outputs, *weights], allow_unused=True) if outputs else ()
+            torch.autograd.grad(
+                goal, [*outputs, *weights, *behind], allow_unused=True, retain_graph=bool(behind)
+            )
+            if outputs
+            else ()
         )
-    pulls, rest = found[: len(outputs)], iter(found[len(outputs) :])
-    gradients = [next(rest) if own and goals else None for own in plain]
+        pulls, rest = found[: len(outputs)], iter(found[len(outputs) :])
+        of_weight = {id(w): next(rest) for w in weights}
+        total = {id(p): g for p, g in zip(behind, rest, strict=True)}
+        explained = {id(w): _explained(w, of_weight[id(w)], starts[id(w)], total) for w in weights}
+    gradients = [None if w is None else of_weight[id(w)] for w in used] or [None] * len(calls)
+    names = [() if w is None else explained[id(w)] for w in used] or [()] * len(calls)
     _check_finite(calls, pulls)
     layers = tuple(
         # Under autocast they are of 16 bits, and the weight's gradient is not.
         LayerTrace(
             name=one.name,
             layer=one.layer,
-            inputs=one.inputs.to(one.layer.weight),
-            pulls=pull.to(one.layer.weight),
+            inputs=one.inputs.to(next(one.layer.parameters(), pull)),
+            pulls=pull.to(next(one.layer.parameters(), pull)),
             gradient=gradient,
+            starts=own,
         )
-        for one, pull, gradient in zip(calls, pulls, gradients, strict=True)
+        for one, pull, gradient, own in zip(calls, pulls, gradients, names, strict=True)
         if pull is not None
     )
     if not layers and goals is None:
@@ -216,6 +230,40 @@ def trace(
             fix="inspect its tensors alone",
         )
     return layers
+
+
+def _weight(layer: Layer) -> Tensor | None:
+    """The weight as it was used: a parameter, or what parametrisations make."""
+    weight = layer.weight
+    own = isinstance(weight, nn.Parameter) or parametrize.is_parametrized(layer, "weight")
+    return weight if own and weight.requires_grad else None
+
+
+def _starts(call: "_Call") -> dict[str, Tensor]:
+    """What a parametrised weight is computed from and trained, by name."""
+    if not parametrize.is_parametrized(call.layer, "weight"):
+        return {}
+    chain = call.layer.get_submodule("parametrizations.weight")
+    own = {name: p for name, p in chain.named_parameters() if p.requires_grad}
+    return {f"{call.name}.parametrizations.weight.{name}".removeprefix("."): p for name, p in own.items()}
+
+
+def _explained(
+    weight: Tensor, gradient: Tensor | None, starts: Mapping[str, Tensor], total: Mapping[int, Tensor | None]
+) -> tuple[str, ...]:
+    """The names of ``starts`` if their gradients come from the weight's and from nowhere else."""
+    if gradient is None or not starts:
+        return ()
+    through: Sequence[Tensor | None] = torch.autograd.grad(
+        weight, list(starts.values()), gradient, allow_unused=True, retain_graph=True
+    )
+    for found, p in zip(through, starts.values(), strict=True):
+        whole = total[id(p)]
+        if found is None or whole is None:
+            return ()
+        if float((found - whole).abs().max()) > _EXPLAINED * float(whole.abs().max().clamp_min(_TINY)):
+            return ()
+    return tuple(starts)
 
 
 class _Call(NamedTuple):

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from glasshouse.guard.pursuit.crowds import search_completed, search_crowds, search_halves
 from glasshouse.guard.pursuit.examples import Own
-from glasshouse.guard.pursuit.groups import Group
+from glasshouse.guard.pursuit.groups import Group, ratio
 from glasshouse.guard.pursuit.judge import focus_of, judge
 from glasshouse.guard.pursuit.limits import JUDGED, SEARCHED, SHARED
 from glasshouse.guard.pursuit.search import ReadOuts, search
 
-Search = Callable[[Tensor], ReadOuts]
+Search = Callable[[Tensor, Tensor | None], ReadOuts]
 BATCH: Final = 64
 """Size of the batches in which they are judged."""
 
@@ -105,14 +105,14 @@ def look(
         # Read-outs of few rows and of many have limits of their own, so they are kept apart.
         for find in searches:
             crowded = find in (search_crowds, search_halves)
-            part = partial(_of_half, find, group.pulls)
+            part = partial(_of_half, find, group.pulls, group.fires)
             added = _judged(group.pulls, single, swapped if crowded else pairs, batch, part)
             (many if crowded else few).append(added)
         # Later layers pass back which side of a hyperplane an example lies on: half of a read-out may stand
         # there.
         if search_crowds in searches and (passed := _passed_later(groups, group)) is not None:
             pulls = torch.cat([group.pulls, passed], 1)
-            part = partial(_of_half, search_completed, group.pulls, passed)
+            part = partial(_of_half, search_completed, group.pulls, passed, group.fires)
             many.append(_judged(pulls, single, swapped, batch, part))
         given = Given(
             rows=sized.clear,
@@ -142,7 +142,7 @@ _NOTHING: Final = _Added(clear=0.0, visible=0.0, hits=0.0, rows=0)
 
 def _of_half(find: Callable[..., ReadOuts], *pulls_and_half: Any) -> ReadOuts:
     *every, half = pulls_and_half
-    return find(*(pulls[half] for pulls in every))
+    return find(*(None if t is None else t[half] for t in every))
 
 
 def _judged(
@@ -168,14 +168,14 @@ def _judged(
 
 def _passed_later(groups: Sequence[Group], group: Group) -> Tensor | None:
     """What examples pass back to the units of other layers, as if these read what ``group`` does, (N, K)."""
-    own = group.sides[0].reach
+    own = next((side.reach for side in group.sides if side.reach is not None and side.ratio is None), None)
     # A layer whose inputs are like the group's own in other coordinates may still be the one behind it.
     others = [s for one in groups for s in one.sides if one is not group or s.ratio is not None]
     columns = []
     for side in others:
         if own is not None and side.reach is not None and side.pulls.shape[1] <= SHARED:
             pulls = side.pulls if side.ratio is None else side.pulls / side.ratio
-            columns.append(pulls * (own / side.reach.clamp_min(1e-30))[:, None].to(pulls))
+            columns.append(pulls * ratio(own, side.reach).to(pulls))
     return torch.cat(columns, 1) if columns else None
 
 

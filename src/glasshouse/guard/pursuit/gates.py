@@ -19,6 +19,9 @@ GATES: Final = frozenset(
         "Relu", "LeakyRelu", "PreluKernel", "Gelu", "Silu", "Elu", "Sigmoid", "Tanh", "Softplus",
         "Hardtanh", "Hardswish", "Hardsigmoid", "Clamp", "ClampMin", "ClampMax", "Threshold", "Mish",
         "Maximum", "Minimum", "Abs", "Where", "Mul", "LogSigmoid", "Softshrink", "Hardshrink",
+        "Amax", "Amin", "Max", "Min", "MaxPool2DWithIndices", "MaxPool3DWithIndices", "Glu", "Celu", "Selu",
+        "RreluWithNoise", "Pow", "Exp", "Sqrt", "Log", "Erf", "Sin", "Cos", "Sort", "Topk", "Median",
+        "AdaptiveMaxPool2D", "AdaptiveMaxPool3D", "FractionalMaxPool2D", "Kthvalue", "Gather",
     )
 )  # fmt: skip
 """Operations after which a unit passes back nothing, or little, for some examples."""
@@ -31,6 +34,8 @@ _ALONG: Final = frozenset(
         "View", "UnsafeView", "ReshapeAlias", "Add", "Sub", "Unsqueeze", "Squeeze", "Permute",
         "Transpose", "T", "Clone", "ToCopy", "Expand", "Split", "Slice", "Select", "UnsafeSplit",
         "SplitWithSizes", "Mul", "Div", "NativeBatchNorm", "Alias", "Real", "Imag", "ViewAsReal",
+        "NativeLayerNorm", "NativeGroupNorm", "Stack", "Cat", "Neg", "Sum", "Mean", "AvgPool2D",
+        "ConstantPadNd", "Repeat", "Roll", "Flip", "IndexSelect", "Index",
     )
 )  # fmt: skip
 _REARRANGED: Final = frozenset(("T", "Transpose", "View", "Unsqueeze", "Squeeze", "Permute", "Expand"))
@@ -86,29 +91,33 @@ def _widths(gates: Sequence[Gate]) -> list[int]:
 
 
 def _passed_back(goal: Tensor, weights: Mapping[str, nn.Parameter]) -> list[Gate]:
+    # One mixture may stand before several gates; what all of them pass back meets at its output.
+    wanted = dict.fromkeys(
+        source for gate in _nodes(goal.grad_fn) if _kind(gate) in GATES for source in _mixed_before(gate)
+    )
     caught: dict[int, Tensor] = {}
     handles = []
-    # Only a hook sees what a node passes back: autograd keeps no gradient of what is no leaf.
-    wanted = [(gate, place) for gate in _nodes(goal.grad_fn) for place in _mixed_inputs(gate)]
-    for number, (gate, place) in enumerate(wanted):
+    for number, (node, place) in enumerate(wanted):
 
-        def hook(inputs: tuple[Tensor | None, ...], _: object, key: int = number, at: int = place) -> None:
-            t = inputs[at]
+        def keep(t: Tensor | None, key: int) -> None:
             if t is not None:
                 caught[key] = (torch.view_as_real(t) if t.is_complex() else t).detach()
 
-        handles.append(gate.register_hook(hook))
+        def before(outputs: tuple[Tensor | None, ...], key: int = number) -> None:
+            keep(outputs[0], key)
+
+        def after(inputs: tuple[Tensor | None, ...], _: object, key: int = number, at: int = place) -> None:
+            keep(inputs[at], key)
+
+        # Only a hook sees what a node passes back: autograd keeps no gradient of what is no leaf.
+        handles.append(node.register_prehook(before) if place < 0 else node.register_hook(after))
     if wanted:
         torch.autograd.grad(goal, list(weights.values()), allow_unused=True)
     for handle in handles:
         handle.remove()
     names = {id(p): name for name, p in weights.items()}
-    return [
-        Gate(
-            passed=caught[key], mixed=_trained_before(wanted[key][0].next_functions[wanted[key][1]][0], names)
-        )
-        for key in sorted(caught)
-    ]
+    sources = [node if place < 0 else node.next_functions[place][0] for node, place in wanted]
+    return [Gate(passed=caught[key], mixed=_trained_before(sources[key], names)) for key in sorted(caught)]
 
 
 def _trained_before(node: Node, names: Mapping[int, str]) -> tuple[str, ...]:
@@ -125,31 +134,28 @@ def _trained_before(node: Node, names: Mapping[int, str]) -> tuple[str, ...]:
     return tuple(name for name in names.values() if name in found)
 
 
-def _mixed_inputs(node: Node) -> Iterator[int]:
-    """Which operands of a gate come from a mixture, and from no trained layer of its own."""
-    if _kind(node) in GATES:
-        for place, (source, _) in enumerate(node.next_functions):
-            if source is not None and _is_mixed(source):
-                yield place
+def _mixed_before(gate: Node) -> Iterator[tuple[Node, int]]:
+    """Where to see what a gate passes back to mixtures without a trained matrix: a node and its operand.
 
-
-def _is_mixed(node: Node) -> bool:
-    front, known = [node], set()
-    while front:
-        one = front.pop()
-        if one is None or one in known:
-            continue
-        known.add(one)
-        kind = _kind(one)
-        if kind in FIXED:
-            return True
-        if kind in MIXTURES:
-            operands = [one.next_functions[place][0] for place in MIXTURES[kind]]
-            if not any(_is_trained(operand) for operand in operands):
-                return True
-        elif kind in _ALONG:
-            front += [source for source, _ in one.next_functions]
-    return False
+    Of a mixture by a matrix the place is -1: its output, which has a row for each example. Transforms may
+    mix the examples' numbers with complex ones, so that the gate's own operand is taken.
+    """
+    for place, (source, _) in enumerate(gate.next_functions):
+        front, known = [source], set()
+        while front:
+            one = front.pop()
+            if one is None or one in known:
+                continue
+            known.add(one)
+            kind = _kind(one)
+            if kind in FIXED:
+                yield gate, place
+            elif kind in MIXTURES:
+                operands = [one.next_functions[at][0] for at in MIXTURES[kind]]
+                if not any(_is_trained(operand) for operand in operands):
+                    yield one, -1
+            elif kind in _ALONG:
+                front += [node for node, _ in one.next_functions]
 
 
 def _is_trained(node: Node) -> bool:

@@ -40,6 +40,15 @@ class Group:
         return torch.cat([side.pulls for side in self.sides], dim=1)
 
     @cached_property
+    def fires(self) -> Tensor | None:
+        """For which examples each row fires, (N, R), where pulls do not tell it, as none vanishes."""
+        if all(side.fires is None for side in self.sides):
+            return None
+        return torch.cat(
+            [side.pulls != 0 if side.fires is None else side.fires for side in self.sides], dim=1
+        )
+
+    @cached_property
     def sizes(self) -> Tensor:
         """(N, R)."""
         return torch.cat([side.sizes for side in self.sides], dim=1)
@@ -51,15 +60,16 @@ def groups_of(sides: Iterable[Side]) -> list[Group]:
     for side in sides:
         for group in parts:
             if (signs := _same_input(group[0], side)) is not None:
-                group.append(replace(side, pulls=side.pulls * signs[:, None]))
+                reach = None if side.reach is None else side.reach * signs
+                group.append(replace(side, pulls=side.pulls * signs[:, None], reach=reach))
                 group[0] = _with_directions_of(group[0], side)
                 break
         else:
             parts.append([side])
     for place in range(len(parts) - 1, 0, -1):
         for group in parts[:place]:
-            if (ratio := _same_picture(group[0], parts[place][0])) is not None:
-                group += [replace(s, pulls=s.pulls * ratio, ratio=ratio) for s in parts.pop(place)]
+            if (times := _same_picture(group[0], parts[place][0])) is not None:
+                group += [replace(s, pulls=s.pulls * times, ratio=times) for s in parts.pop(place)]
                 break
     groups = [Group(sides=tuple(sides)) for sides in parts]
     return [group for group in groups if group.pulls.shape[1] > 1]
@@ -125,4 +135,9 @@ def _same_picture(first: Side, other: Side) -> Tensor | None:
         grams.append(read @ read.T)
     if float(F.cosine_similarity(grams[0].flatten(), grams[1].flatten(), dim=0)) < _TURNED:
         return None
-    return (first.reach / other.reach.clamp_min(_TINY))[:, None]
+    return ratio(first.reach, other.reach)
+
+
+def ratio(reach: Tensor, other: Tensor) -> Tensor:
+    """One over the other, (N, 1); 0 where nobody reads anything."""
+    return torch.where(other.abs() < _TINY, 0.0, reach / other)[:, None]

@@ -116,11 +116,11 @@ def learn(model: nn.Module, own: Own, *, steps: Sequence[int] = STEPS) -> Ranges
     as_initialised: list[list[Found]] = []
     least: dict[str, float] = {}
     kept: tuple[str, ...] = ()
-    is_drawn = tuple(steps) == (DRAWN,)
+    is_drawn, buffers = tuple(steps) == (DRAWN,), kept_buffers(model)
     for seed in range(FRESH):
         fresh, kept = initialise_again(model, seed=seed)
         if is_drawn:
-            draw_buffers(fresh, seed)
+            draw_buffers(fresh, buffers, seed)
         recipe = RECIPES[seed] if seed < len(RECIPES) else None
         mine = _shuffled(tried, seed)
         for number, one in enumerate(train(fresh, own, recipe=recipe, steps=STEPS if is_drawn else steps)):
@@ -148,7 +148,7 @@ def learn(model: nn.Module, own: Own, *, steps: Sequence[int] = STEPS) -> Ranges
         },
         used=least,
         kept=kept,
-        buffers=tuple(kept_buffers(model)),
+        buffers=buffers,
     )
 
 

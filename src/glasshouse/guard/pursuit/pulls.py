@@ -20,6 +20,7 @@ from typing import Final, final
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from glasshouse.errors import BadValue
 from glasshouse.guard.layers.trace import LayerTrace, trace
@@ -35,10 +36,14 @@ from glasshouse.guard.pursuit.gradients import (
     with_batch_statistics,
 )
 from glasshouse.guard.pursuit.rows import FIRST, Piece, Rows, divisions
+from glasshouse.guard.pursuit.search import NEVER_ZERO
 
 _NUMBERS: Final = 2**24  # of per-example gradients in memory at a time
 _SKETCH: Final = 8  # numbers by which directions are compared
 _PICTURE: Final = 16  # columns of which Gram matrices say something
+_TINY: Final = torch.finfo(torch.float).tiny
+_SAME: Final = 1 - 1e-4  # cosine from which on directions are the examples' own
+_FEW: Final = 4  # examples at a time where parametrisations keep much more than their numbers
 _WHOLE: Final = 2**14  # numbers of a tensor that may be one row of many
 
 
@@ -56,9 +61,12 @@ class Side:
             rows read inputs of their own (groups of a convolution).
         numbers: of the rows in the tensor, (R,): rows that nobody reaches may be left out.
         axes: of the tensor, or of a piece of it, that count rows; none: it is a single row.
-        reach: length of what each example's row reads, (N,); None: it is read at several positions.
+        reach: length of what each example's row reads, (N,), negative where ``directions`` are turned round;
+            None: it is read at several positions.
         ratio: what the pulls were multiplied by, (N, 1), as the group reads the same in other coordinates.
         mixed: names of the tensors whose rows a fixed mixture turns into these, which no tensor has.
+        fires: on which side of its hyperplane each row is, (N, R), where no pull vanishes (an activation with
+            a slope on both sides); None: pulls that vanish tell it.
     """
 
     name: str
@@ -70,6 +78,7 @@ class Side:
     reach: Tensor | None = None
     ratio: Tensor | None = None
     mixed: tuple[str, ...] = ()
+    fires: Tensor | None = None
 
     @property
     def columns(self) -> int:
@@ -111,19 +120,23 @@ class Pulls:
         return f"looked at {count} of {self.total} tensors, {math.floor(1000 * self.seen) / 10:g} %"
 
 
-def pulls_of(model: nn.Module, own: Own, *, balanced: bool = True) -> Pulls:
+def pulls_of(model: nn.Module, own: Own, *, balanced: bool = True, as_sent: bool = False) -> Pulls:
     """What ``own`` examples add to each trainable tensor of ``model`` in its mode; it is not modified.
+
+    A parametrised weight is taken for what its parametrisations make: nobody gets more from the update of
+    what they start from, which depends linearly on the weight's.
 
     Args:
         model: in the mode in which it is trained.
         own: the examples.
         balanced: as in :func:`~glasshouse.guard.pursuit.examples.goals`.
+        as_sent: rows are those of the tensors that are sent, behind parametrised weights too.
 
     Raises:
         BadValue: the model does not run on the examples, or overflows.
     """
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    recorded = _record(model, own, trained, balanced=balanced)
+    recorded = _record(model, own, trained, balanced=balanced, as_sent=as_sent)
     sides: list[Side] = []
     lengths: dict[str, Tensor] = {}
     along: list[Tensor] = []
@@ -135,7 +148,8 @@ def pulls_of(model: nn.Module, own: Own, *, balanced: bool = True) -> Pulls:
         own_sides = _of_layer(one, pulls, directions)
         sides += own_sides
         whole = torch.cat([side.sizes for side in own_sides], dim=1)
-        lengths[one.named("weight")] = torch.linalg.vector_norm(whole, dim=1)
+        for name in one.starts or (one.named("weight"),):
+            lengths[name] = torch.linalg.vector_norm(whole, dim=1)
         if one.named("bias") in trained:
             lengths[one.named("bias")] = torch.linalg.vector_norm(_summed(one.pulls, one), dim=1)
     # Whatever no layer accounts for is differentiated example by example, or named as unseen.
@@ -154,7 +168,9 @@ def pulls_of(model: nn.Module, own: Own, *, balanced: bool = True) -> Pulls:
     )
 
 
-def _record(model: nn.Module, own: Own, trained: Mapping[str, Tensor], *, balanced: bool) -> list[LayerTrace]:
+def _record(
+    model: nn.Module, own: Own, trained: Mapping[str, Tensor], *, balanced: bool, as_sent: bool
+) -> list[LayerTrace]:
     """Traces of the layers whose weight is theirs alone and that are used once, over all examples."""
     parts = [
         trace(model, some.inputs, some.targets, goals=_goals_on(some, balanced=balanced))
@@ -166,7 +182,10 @@ def _record(model: nn.Module, own: Own, trained: Mapping[str, Tensor], *, balanc
     joined = []
     for calls in zip(*parts, strict=True):
         one = calls[0]
-        is_its_own = trained.get(one.named("weight")) is one.layer.weight
+        if one.starts:
+            is_its_own = not as_sent and all(call.starts == one.starts for call in calls)
+        else:
+            is_its_own = trained.get(one.named("weight")) is one.layer.weight
         if is_its_own and names.count(one.name) == 1 and _are_whole(calls, len(own)):
             gradients = [call.gradient for call in calls if call.gradient is not None]
             whole = replace(
@@ -230,7 +249,8 @@ def _of_layer(one: LayerTrace, pulls: Tensor, directions: Tensor) -> list[Side]:
         sizes=(pulls.flatten(1).abs() if one.is_flat else one.sizes).float(),
         directions=directions[:, 0] if groups == 1 else None,
         numbers=torch.arange(groups * units),
-        reach=torch.linalg.vector_norm(one.inputs, dim=1) if one.is_flat else None,
+        reach=_reach(one, pulls),
+        fires=_sides(one, pulls),
     )
     # Groups read channels of their own; of very few numbers each, they are judged together.
     if groups == 1 or directions.shape[2] < _PICTURE:
@@ -241,11 +261,47 @@ def _of_layer(one: LayerTrace, pulls: Tensor, directions: Tensor) -> list[Side]:
             whole,
             pulls=whole.pulls[:, p],
             sizes=whole.sizes[:, p],
+            fires=None if whole.fires is None else whole.fires[:, p],
             numbers=p,
             directions=directions[:, number],
         )
         for number, p in enumerate(places)
     ]
+
+
+def _reach(one: LayerTrace, pulls: Tensor) -> Tensor | None:
+    """What examples' pulls on a unit are multiplied by, (N,), if it is evaluated once: its input's length.
+
+    Its sign is that of the direction along which the pulls are taken.
+    """
+    if one.is_flat:
+        lengths: Tensor = torch.linalg.vector_norm(one.inputs, dim=1)
+        return lengths
+    passed, along = one.pulls.flatten(1), pulls.flatten(1)
+    if passed.shape != along.shape or pulls.shape[1] > 1:
+        return None
+    reach: Tensor = (along * passed).sum(1) / passed.square().sum(1).clamp_min(_TINY)
+    return reach
+
+
+def _sides(one: LayerTrace, pulls: Tensor) -> Tensor | None:
+    """Whether each unit answers above zero, (N, R), if it is evaluated once and its pulls never vanish."""
+    if one.pulls[0].numel() != pulls[0].numel() or float((pulls != 0).double().mean()) <= NEVER_ZERO:
+        return None
+    with torch.no_grad():
+        answers: Tensor = one.layer(one.inputs)
+    return answers.flatten(1) > 0
+
+
+def _reach_of_inputs(own: Own, directions: Tensor) -> Tensor | None:
+    """The same of rows that read the examples as they are; None: they read something else."""
+    flat = own.inputs.flatten(1).to(directions)
+    if flat.shape[1] != directions.shape[1]:
+        return None
+    reached = directions.any(1)
+    reach: Tensor = (flat * directions).sum(1)
+    lengths = torch.linalg.vector_norm(flat, dim=1)
+    return reach if bool((reach.abs() >= _SAME * lengths)[reached].all()) else None
 
 
 def _summed(pulls: Tensor, one: LayerTrace) -> Tensor:
@@ -284,7 +340,8 @@ def _differentiate(
     try:
         # Gradients of single examples are large: as many at a time as the numbers allow, kept as lengths
         # along a direction.
-        for some in own.parts(max(1, min(TOGETHER, _NUMBERS // max(1, numbers)))):
+        most = _FEW if any(parametrize.is_parametrized(part) for part in model.modules()) else TOGETHER
+        for some in own.parts(max(1, min(most, _NUMBERS // max(1, numbers)))):
             for name, gradients in each_gradient(work, some, names).items():
                 parts[name].append(project(gradients, ways[name]))
     except ODD as error:
@@ -304,6 +361,7 @@ def _differentiate(
                     directions=along,
                     numbers=alive.nonzero()[:, 0],
                     axes=axes,
+                    reach=_reach_of_inputs(own, along),
                 )
             )
     return unclear

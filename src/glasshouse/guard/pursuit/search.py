@@ -78,36 +78,56 @@ class ReadOuts:
         return ReadOuts(rows=rows, weights=weights)
 
 
-def search(pulls: Tensor) -> ReadOuts:
+def search(pulls: Tensor, fires: Tensor | None = None) -> ReadOuts:
     """The read-outs of 2 to 10 rows that are sparse on these examples.
 
     Args:
         pulls: of N examples on the R rows of a group, (N, R).
+        fires: for which examples each row fires, (N, R); None: where it has any pull.
 
     Returns:
         Combinations only (add :meth:`ReadOuts.single`); none if fewer than 2 rows are alive.
     """
-    return in_blocks(pulls, _in_block)
+    return in_blocks(pulls, _in_block, fires=fires)
 
 
-def in_blocks(pulls: Tensor, find: Callable[[Tensor], ReadOuts]) -> ReadOuts:
-    """What ``find`` finds in blocks of the R rows of a group, each scaled to a root mean square of 1."""
+def in_blocks(
+    pulls: Tensor,
+    find: Callable[[Tensor, Tensor], ReadOuts],
+    *,
+    fires: Tensor | None = None,
+    blocks: Callable[[Tensor, Tensor], list[Tensor]] | None = None,
+) -> ReadOuts:
+    """What ``find`` finds in blocks of the R rows of a group, each scaled to a root mean square of 1.
+
+    Args:
+        pulls: of N examples on the rows, (N, R).
+        find: read-outs of the rows (N, r) of a block that fire for some examples, (N, r).
+        fires: for which examples each row fires, (N, R); None: where it has any pull.
+        blocks: divides scaled rows (R, N) of which each fires for some number of examples, (R,), where they
+            are more than one block has; None: those that fire about equally often share a block.
+    """
     pulls = pulls.double()
     sizes = pulls.square().mean(0).sqrt()
     alive = (sizes > _DEAD * sizes.max().clamp_min(1e-300)).nonzero()[:, 0]
     found = ReadOuts.none()
     if len(alive) < 2:
         return found
+    is_on = pulls.abs() > FIRES * sizes if fires is None else fires
     # Rows that a server made to differ for few examples fire for about as many: they share a block.
-    fires = (pulls[:, alive].abs() > FIRES * sizes[alive]).sum(0)
-    for block in torch.split(alive[fires.argsort(stable=True)], AT_A_TIME):
+    counts = is_on[:, alive].sum(0)
+    if blocks is not None and len(alive) > AT_A_TIME:
+        parts = [alive[part] for part in blocks((pulls[:, alive] / sizes[alive]).T.contiguous(), counts)]
+    else:
+        parts = list(torch.split(alive[counts.argsort(stable=True)], AT_A_TIME))
+    for block in parts:
         if len(block) > 1:
-            own = find(pulls[:, block] / sizes[block])
+            own = find(pulls[:, block] / sizes[block], is_on[:, block])
             found = found + ReadOuts(rows=block[own.rows], weights=own.weights / sizes[block][own.rows])
     return found
 
 
-def _in_block(scaled: Tensor) -> ReadOuts:
+def _in_block(scaled: Tensor, fires: Tensor) -> ReadOuts:
     """The read-outs of a block of rows, each scaled to a root mean square of 1, (N, r)."""
     count = scaled.shape[1]
     columns, every = scaled.T.contiguous(), torch.arange(count)
@@ -118,7 +138,7 @@ def _in_block(scaled: Tensor) -> ReadOuts:
     # b. Matching pursuit, which takes a second and third row for what the first leaves.
     supports += _matching(columns, correlation, most=min(3, count - 1))
     # c. Rows that fire for the same examples, whatever the sign and size of their pulls.
-    alike = likeness(columns).fill_diagonal_(-1)
+    alike = likeness(columns, fires.T.double()).fill_diagonal_(-1)
     order = alike.topk(min(max(SUPPORTS), count - 1), dim=1).indices
     supports += [order[:, :k] for k in sorted({min(k, order.shape[1]) for k in SUPPORTS})]
     # Supports of one width are fitted together; in small layers, where the number of operations is what it
@@ -208,9 +228,8 @@ def _matching(columns: Tensor, correlation: Tensor, *, most: int) -> list[Tensor
     return supports
 
 
-def likeness(columns: Tensor) -> Tensor:
+def likeness(columns: Tensor, fires: Tensor) -> Tensor:
     """How alike the supports of two rows are, (r, r): Jaccard, or a cosine where nothing is zero."""
-    fires = (columns.abs() > FIRES).double()
     if float(fires.mean()) > NEVER_ZERO:
         sizes = F.normalize(columns.abs(), dim=1)
         return sizes @ sizes.T

@@ -26,8 +26,8 @@ from glasshouse.store import read_json, write_json
 BATCH: Final = SEARCHED + JUDGED
 """Number of the client's own examples on which a received model is tried."""
 
-_RULES: Final = 2
-"""Raised whenever models are searched for more: ranges measured by former rules are measured anew."""
+_RULES: Final = 3
+"""Raised whenever ranges are measured otherwise: what former rules measured is measured anew."""
 
 Examples = tuple[Tensor, Tensor]
 """Examples as they enter the network, (B, ...), and their classes, (B,)."""
