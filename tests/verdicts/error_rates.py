@@ -37,9 +37,9 @@ Key = tuple[str, str, str, int, str, int]
 def keys(audits: int) -> Iterator[Key]:
     """The audits to simulate, one seed of everything after the other."""
     for seed in range(audits):
-        metric = METRICS[seed % len(METRICS)]
+        # Three seeds of a metric for the nine nulls, three by turns: each null meets every metric.
+        metric = METRICS[seed // 3 % len(METRICS)]
         for n in VICTIMS:
-            # Every entry of a table is a kind of data: of the nine nulls three by turns.
             names = list(NULLS)[seed % 3 :: 3]
             yield from (("nothing leaks", data, null, n, metric, seed) for data in DATA for null in names)
             yield from (("whole", f"{share:.2f}", "", n, metric, seed) for share in SHARES)

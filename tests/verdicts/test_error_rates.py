@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.verdicts import error_rates
+from tests.verdicts.audits import METRICS, NULLS
 from tests.verdicts.error_rates import by, covered, leaks, rate, silent
 
 import glasshouse
@@ -64,3 +65,10 @@ def test_an_interrupted_simulation_goes_on(tmp_path):
     file.write_text(file.read_text() + '{"key": ["whole", "0.3')  # a line that was cut
     assert error_rates.read(file) == first
     assert set(error_rates.run(file, 2, few)) > set(first)
+
+
+def test_every_null_is_scored_by_every_metric():
+    met = {
+        (null, metric) for kind, _, null, _, metric, _ in error_rates.keys(AUDITS) if kind == "nothing leaks"
+    }
+    assert met == {(null, metric) for null in NULLS for metric in METRICS}
