@@ -4,10 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+import torch
 from tests.verdicts.audits import normal
 from tests.verdicts.bench import Bench, bench
 
 from glasshouse.audit.scoring import cell
+from glasshouse.audit.scoring.judging.untouched import untouched
+from glasshouse.errors import BadValue
 from glasshouse.metrics.base import Metric, Wording
 from glasshouse.registry import Card
 
@@ -78,3 +81,19 @@ def test_what_leaves_them_alone_is_scored(monkeypatch):
     )
     monkeypatch.setattr(cell, "create", lambda made, arguments: made(**arguments))
     assert scored(("mse", "psnr")).refusals == ()
+
+
+@pytest.mark.parametrize("part", ["private", "heldout", "auxiliary"])
+def test_examples_that_were_changed_in_place_are_put_back(part):
+    one = bench(4, np.random.default_rng(1))
+    one.claims = one.private.inputs.clone()
+    run = one.run()
+    changed = {
+        "private": run.ground.truth.private,
+        "heldout": run.ground.heldout,
+        "auxiliary": run.book.auxiliary,
+    }
+    before = changed[part].inputs.clone()
+    with pytest.raises(BadValue, match="1 tensors changed in place"), untouched("x", WorksInPlace(), [run]):
+        changed[part].inputs.fill_(0.5)
+    assert torch.equal(changed[part].inputs, before)
