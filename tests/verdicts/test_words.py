@@ -8,7 +8,10 @@ import torch
 from tests.verdicts.audits import NULLS
 from tests.verdicts.bench import SHAPE, batch, bench, textured
 
+from glasshouse.audit.scoring.cell import _kinds_beside
+from glasshouse.audit.scoring.tasks import control_key
 from glasshouse.results.records import Power
+from glasshouse.scenario.table import Plugin
 
 
 @pytest.fixture
@@ -386,3 +389,22 @@ def test_labels_under_other_clients_names_are_hardly_ever_a_leak(random):
         one.called = counts[torch.from_numpy(random.permutation(6))]
         leaks += one.finding().verdict == "leaks"
     assert leaks <= 3
+
+
+def test_one_federation_is_one_draw_of_first_weights():
+    one = bench(8, np.random.default_rng(0))
+    one.claims = one.private.inputs.clone()
+    assert one.finding().draws == 1
+
+
+def test_an_attack_is_alone_unless_another_one_makes_such_claims():
+    one = bench(3, np.random.default_rng(0))
+    one.claims = one.private.inputs.clone()
+    run = one.run()
+    assert _kinds_beside({0: [run]}) == {0: False}
+    assert _kinds_beside({0: [run], 1: [run]}) == {0: True, 1: True}
+
+
+def test_settings_in_another_order_have_the_same_control():
+    one, other = (Plugin(name="x", arguments=own) for own in ({"a": 1, "b": 2}, {"b": 2, "a": 1}))
+    assert control_key(one) == control_key(other)
