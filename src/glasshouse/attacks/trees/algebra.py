@@ -104,11 +104,13 @@ class Counted:
         sums: of the leaves.
         counts: rows of label 0 and 1, (L, 2).
         base: probability of label 1 before the tree.
+        shift: what the tree's values hold of the margin before it (LightGBM's prior).
     """
 
     sums: Sums
     counts: Ints
     base: float
+    shift: float = 0.0
 
 
 def sums_of(trees: TreeEnsemble, tree: int, how: Configuration, *, shift: float = 0.0) -> Sums:
@@ -155,7 +157,7 @@ def count_rows(trees: TreeEnsemble, how: Configuration, *, subject: str) -> Coun
         raise _refusal(
             subject, "a logistic model with a tree", f"{trees.objective}, {len(trees.trees)} trees"
         )
-    first = trees.trees[0]
+    first, shift = trees.trees[0], 0.0
     if first.hessian is not None and len(first.hessian) > 1 and len(np.unique(first.hessian)) == 1:
         # NVIDIA FLARE writes ones. What they hide is the defence check's business, with the remedy.
         raise _refusal(subject, "sums of second derivatives", "a mask in their place (glasshouse defenses)")
@@ -181,7 +183,8 @@ def count_rows(trees: TreeEnsemble, how: Configuration, *, subject: str) -> Coun
         raise _refusal(
             subject, "sums that are whole numbers of rows", f"counts {away:.2g} from whole numbers"
         )
-    return _merged(Counted(sums=sums, counts=np.round(counts).astype(np.int64), base=base))
+    whole = np.round(counts).astype(np.int64)
+    return _merged(Counted(sums=sums, counts=whole, base=base, shift=shift))
 
 
 def check_total(counted: Counted, trees: TreeEnsemble, *, announced: int, subject: str) -> None:
@@ -246,6 +249,18 @@ def _before(trees: TreeEnsemble, how: Configuration, subject: str) -> tuple[floa
 def sigmoid(margin: Floats) -> Floats:
     """The probability at a margin."""
     return np.asarray(1 / (1 + np.exp(-np.clip(margin, -50, 50))), dtype=np.float64)
+
+
+def derivatives(margin: Floats) -> tuple[Floats, Floats]:
+    """Probability p of a row with this margin, and p (1 - p), rounded to float32 as XGBoost has them.
+
+    Summed over the rows of a leaf, doubles would be off by some millionths of H from the tenth tree on:
+    all rows of a cell are off by the same.
+    """
+    # The exponential in double, rounded once, is that of a good float32 library.
+    one, shrunk = np.float32(1), np.exp(-np.minimum(margin, 88.7)).astype(np.float32)
+    p = one / (shrunk + one)
+    return p.astype(np.float64), (p * (one - p)).astype(np.float64)
 
 
 def margin_of(base: float) -> float:

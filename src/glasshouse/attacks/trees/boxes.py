@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from glasshouse.attacks.trees.algebra import Counted, Floats, Ints, Sums, margin_of
 
+Singles = NDArray[np.float32]
 Possible = Callable[[Floats, Floats], NDArray[np.bool_]]
 """Lower and upper ends of boxes (C, F) → whether a valid row lies in each."""
 
@@ -47,7 +48,7 @@ class Cells:
     lower: Floats
     upper: Floats
     paths: Ints
-    margins: Floats
+    margins: Singles
 
     def __len__(self) -> int:
         return len(self.lower)
@@ -67,12 +68,12 @@ def start(counted: Counted, values: Floats, possible: Possible | None = None) ->
         values: what its leaves add to the margin, (L,).
         possible: which boxes hold a valid row; None: all.
     """
-    before = np.full(len(values), margin_of(counted.base))
+    before = np.full(len(values), margin_of(counted.base), dtype=np.float32)
     cells = Cells(
         lower=counted.sums.lower,
         upper=counted.sums.upper,
         paths=np.arange(len(values))[:, None],
-        margins=np.stack([before, before + values], 1),
+        margins=np.stack([before, add(before, values)], 1),
     )
     return _kept(cells, possible)
 
@@ -82,7 +83,7 @@ def refine(cells: Cells, sums: Sums, values: Floats, possible: Possible | None =
     lower = np.maximum(cells.lower[:, None], sums.lower)
     upper = np.minimum(cells.upper[:, None], sums.upper)
     cell, leaf = np.nonzero((lower < upper).all(2))
-    after = cells.margins[cell, -1] + values[leaf]
+    after = add(cells.margins[cell, -1], values[leaf])
     return _kept(
         Cells(
             lower=lower[cell, leaf],
@@ -92,6 +93,11 @@ def refine(cells: Cells, sums: Sums, values: Floats, possible: Possible | None =
         ),
         possible,
     )
+
+
+def add(margins: Singles, values: Floats) -> Singles:
+    """Margins after a tree, summed in float32 as XGBoost sums them."""
+    return margins + values.astype(np.float32)
 
 
 def _kept(cells: Cells, possible: Possible | None) -> Cells:

@@ -5,10 +5,10 @@ tree, so h and p are constants there and every leaf gives two equations in whole
 Σ z h = H and Σ z (p − y) = G, within the rounding of float32.
 
 Source: Kotsiantis et al. 2025, "TimberStrike", PETS, arXiv:2506.07605, section 4, which averages over
-leaves. Where we
-differ: most numbers follow leaf by leaf (:mod:`.narrow`), then exact equations at once, of as many trees as
-the solver ends with; two programs per cell tell whether its number is the only one that fits; and of all
-numbers that fit, those nearest to public rows are taken.
+leaves. Where we differ: most numbers follow leaf by leaf (:mod:`.narrow`), those left open are guessed by
+what public rows make likely (:mod:`.likely`), then exact equations at once, of as many trees as the solver
+ends with; two programs per cell tell whether its number is the only one that fits; and of all numbers that
+fit, those nearest to public rows are taken.
 
 Shape letters: C cells, T trees, L leaves of a tree, F features.
 """
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from glasshouse.attacks.trees.algebra import Counted, Floats, Ints, Sums
 from glasshouse.attacks.trees.boxes import Background, Cells, public_in, refine, start
+from glasshouse.attacks.trees.likely import Split, fix, leaves_of_public, likely_counts, weights_of
 from glasshouse.attacks.trees.narrow import Ranges, narrow, share_out
 from glasshouse.attacks.trees.programs import (
     Effort,
@@ -37,6 +38,10 @@ from glasshouse.formats.records import TreeEnsemble
 
 CELLS: Final = 20_000
 """Cells from which a program is not built: it would not end."""
+
+
+WAYS: Final = 10
+"""Guesses of the trees so far that are followed to the next tree."""
 
 
 @final
@@ -81,8 +86,9 @@ def count_cells(
 ) -> Solution:
     """Rows of each label per joint cell of the first tree and ``later`` ones.
 
-    Ranges leaf by leaf first, then all equations at once. Where the solver does not end, those of fewer
-    trees, and their cells are shared out among those of all trees like public rows.
+    Ranges leaf by leaf first, guesses where they leave a choice, then all equations at once. Where the solver
+    does not end, those of fewer trees, and their cells are shared out among those of all trees like public
+    rows.
 
     Args:
         trees: the document.
@@ -92,7 +98,8 @@ def count_cells(
         effort: of the search.
         background: of rows in general.
     """
-    layers = _layers(trees, counted, later, reg_lambda=reg_lambda, background=background)
+    grow = Growth(trees, counted, later, background)
+    layers, guessed = grow.follow(guess=True)
     cells = layers[-1][0]
     whole = _program(layers[-1], counted, later, reg_lambda)
     certain = np.zeros((len(cells), 2), dtype=np.bool_)
@@ -106,7 +113,7 @@ def count_cells(
             continue
         if answer is not None:
             counts = answer[0]
-        if answer is not None and used == len(layers) - 1:
+        if answer is not None and used == len(layers) - 1 and not guessed:
             certain = certify(program, counts, (known.low == known.high)[:, :2], effort)
         likely = solve_likely(program, expected_in(some, known, counted, background), effort)
         counts = counts if likely is None else likely
@@ -115,32 +122,125 @@ def count_cells(
     for (before, _), (after, known) in pairwise(layers[used:]):
         expected = expected_in(after, known, counted, background)
         counts = _split(counts, _parents(before, after), expected)
+    if guessed:
+        certain = _proved(grow.follow(guess=False)[0][-1], cells, counts)
     return Solution(
         cells=cells, counts=counts, residual=whole.residual(counts), certain=certain, trees=len(layers)
     )
 
 
-def _layers(
-    trees: TreeEnsemble, counted: Counted, later: list[Sums], *, reg_lambda: float, background: Background
-) -> list[tuple[Cells, Ranges]]:
-    """Cells of one tree, of two, ... and what is known of their numbers; without those that are empty."""
-    values = [trees.trees[t].value[s.leaves] for t, s in enumerate([counted.sums, *later])]
-    cells = start(counted, values[0], background.possible)
-    layers = [(cells, Ranges.exactly(_share_first(cells, counted)))]
-    for t, sums in enumerate(later):
-        before, ranges = layers[-1]
-        cells = refine(before, sums, values[t + 1], background.possible)
-        if len(cells) > CELLS:
-            break
-        parents, at, margins = _parents(before, cells), cells.paths[:, -1], cells.margins[:, t + 1]
-        found = narrow(ranges, parents, at, margins, sums, reg_lambda=reg_lambda)
-        ranges = share_out(ranges, parents) if found is None else found
+Layer = tuple[Cells, Ranges]
+"""Cells of the first trees, and what is known of their numbers of rows."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Way:
+    """Layers of one tree, of two, ..., without cells that are empty.
+
+    ``score``: logarithm of how likely its guesses are.
+    """
+
+    layers: tuple[Layer, ...]
+    score: float = 0.0
+    guessed: bool = False
+
+    @property
+    def known(self) -> bool:
+        """Whether the number of rows of every last cell is one."""
+        _, ranges = self.layers[-1]
+        return bool((ranges.low == ranges.high)[:, 2].all())
+
+    def on(self, cells: Cells, ranges: Ranges, *, score: float = 0.0, guessed: bool = False) -> "_Way":
+        """One more tree."""
         kept = np.flatnonzero(ranges.high[:, 2] > 0)
-        layers.append((cells.pick(kept), ranges.pick(kept)))
-    return layers
+        layer = cells.pick(kept), ranges.pick(kept)
+        return _Way(layers=(*self.layers, layer), score=self.score + score, guessed=self.guessed or guessed)
 
 
-def _tries(layers: list[tuple[Cells, Ranges]]) -> list[int]:
+@final
+class Growth:
+    """Layers of ever more trees of one document."""
+
+    def __init__(
+        self,
+        trees: TreeEnsemble,
+        counted: Counted,
+        later: list[Sums],
+        background: Background,
+    ) -> None:
+        self._counted, self._sums, self._background = counted, [counted.sums, *later], background
+        self._values = [trees.trees[t].value[s.leaves] for t, s in enumerate(self._sums)]
+        # The prior is in the margin before the first tree, and counts once.
+        self._values[0] = self._values[0] - counted.shift
+        self._public = leaves_of_public(self._sums, background)
+
+    def follow(self, *, guess: bool) -> tuple[list[Layer], bool]:
+        """The layers of as many trees as can be built, and if a number in them is a guess."""
+        cells = start(self._counted, self._values[0], self._background.possible)
+        ways = [_Way(layers=((cells, Ranges.exactly(_share_first(cells, self._counted))),))]
+        for tree in range(1, len(self._sums)):
+            grown = [more for way in ways for more in self._one_more(way, tree, guess=guess)]
+            if not grown:
+                # Every way has met a contradiction: the likeliest goes on without this tree's sums.
+                grown = self._without(ways[0], tree)
+            if not grown:
+                break
+            # A way on which all numbers are known is worth more than any on which they are not.
+            ways = sorted(grown, key=lambda way: (not way.known, -way.score))[:WAYS]
+            if not ways[0].known:
+                ways = ways[:1]
+        return list(ways[0].layers), ways[0].guessed
+
+    def _one_more(self, way: _Way, tree: int, *, guess: bool) -> list[_Way]:
+        """The ways that go on from one: narrowed leaf by leaf; where that leaves a choice, the likeliest."""
+        before, known = way.layers[-1]
+        sums, cells = self._sums[tree], self._cells(before, tree)
+        if len(cells) > CELLS:
+            return []
+        parents, leaf, margins = _parents(before, cells), cells.paths[:, -1], cells.margins[:, tree]
+        found = narrow(known, parents, leaf, margins, sums)
+        if found is None and way.guessed:
+            return []
+        ranges = share_out(known, parents) if found is None else found
+        plain = way.on(cells, ranges)
+        if plain.known or not way.known or not guess:
+            return [plain]
+        split = Split(
+            total=known.low[:, 2], parents=parents, leaf=leaf, margins=margins, sums=sums, ranges=ranges,
+            weights=weights_of(cells, self._public, sums),
+        )  # fmt: skip
+        choices = likely_counts(split)
+        fixed = []
+        for score, counts in zip(choices.score, choices.counts, strict=True):
+            exact = fix(ranges, counts, parents, known)
+            if (exact.low <= exact.high).all():
+                fixed.append(way.on(cells, exact, score=float(score), guessed=True))
+        return fixed or [plain]
+
+    def _without(self, way: _Way, tree: int) -> list[_Way]:
+        """One more tree of which only the boxes are used."""
+        before, known = way.layers[-1]
+        cells = self._cells(before, tree)
+        return [] if len(cells) > CELLS else [way.on(cells, share_out(known, _parents(before, cells)))]
+
+    def _cells(self, before: Cells, tree: int) -> Cells:
+        return refine(before, self._sums[tree], self._values[tree], self._background.possible)
+
+
+def _proved(layer: Layer, cells: Cells, counts: Ints) -> NDArray[np.bool_]:
+    """Which counts are those that a layer without a guess leaves as the only ones, (C, 2)."""
+    proved, ranges = layer
+    if proved.paths.shape[1] < cells.paths.shape[1]:
+        return np.zeros(counts.shape, dtype=np.bool_)
+    known = {tuple(path): i for i, path in enumerate(proved.paths.tolist())}
+    at = [known.get(tuple(path), -1) for path in cells.paths.tolist()]
+    low, high = ranges.low[at, :2], ranges.high[at, :2]
+    there = np.array(at) >= 0
+    return np.asarray((low == high) & (counts == low) & (counts > 0) & there[:, None])
+
+
+def _tries(layers: list[Layer]) -> list[int]:
     """Layers to solve, until one is: the last, then ever larger steps back, and the last that is known."""
     last = len(layers) - 1
     known = max(t for t, (_, ranges) in enumerate(layers) if (ranges.low == ranges.high)[:, 2].all())
@@ -148,7 +248,7 @@ def _tries(layers: list[tuple[Cells, Ranges]]) -> list[int]:
     return sorted({t for t in steps if t > known} | {known, 0}, reverse=True)
 
 
-def _program(layer: tuple[Cells, Ranges], counted: Counted, later: list[Sums], reg_lambda: float) -> Program:
+def _program(layer: Layer, counted: Counted, later: list[Sums], reg_lambda: float) -> Program:
     """All equations of the trees whose cells these are."""
     cells, ranges = layer
     program = of_first(cells, counted) + of_ranges(ranges)

@@ -20,10 +20,12 @@ from typing import Final, final
 
 import numpy as np
 
-from glasshouse.attacks.trees.algebra import Floats, Ints, Sums, sigmoid
+from glasshouse.attacks.trees.algebra import Floats, Ints, Sums, derivatives
 
-EXACT: Final = 1e-6
-"""Relative error of H, and error of G on H + λ: six times what XGBoost's rounding to float32 leaves."""
+ROW: Final = 1.2e-7
+"""Error of p and of h of one row: the step of float32 above 1, by which two libraries' 1 + exp may differ."""
+SUM: Final = 2.4e-7
+"""Relative error of H and of G: each is rounded to float32, G as a weight that is scaled, and taken back."""
 HALF: Final = 1_000_000
 """Numbers of rows of one half of a leaf's cells that are tried at most."""
 PAIRS: Final = 4_000_000
@@ -61,9 +63,7 @@ def share_out(before: Ranges, parents: Ints) -> Ranges:
     return Ranges(low=np.zeros_like(high), high=high)
 
 
-def narrow(
-    before: Ranges, parents: Ints, leaf: Ints, margins: Floats, sums: Sums, *, reg_lambda: float
-) -> Ranges | None:
+def narrow(before: Ranges, parents: Ints, leaf: Ints, margins: Floats, sums: Sums) -> Ranges | None:
     """The ranges of the cells of one more tree; None: no numbers fit.
 
     Args:
@@ -72,9 +72,8 @@ def narrow(
         leaf: the leaf of each cell, (C,).
         margins: of each cell before the tree, (C,).
         sums: of the tree's leaves.
-        reg_lambda: of the penalty.
     """
-    p, found, leaves = sigmoid(margins), share_out(before, parents), len(sums.leaves)
+    (p, h), found, leaves = derivatives(margins), share_out(before, parents), len(sums.leaves)
     low, high = found.low.copy(), found.high.copy()
     within = Ranges(low=np.zeros((leaves, 3), np.int64), high=np.full((leaves, 3), before.high.sum()))
     for _ in range(PASSES):
@@ -83,8 +82,8 @@ def narrow(
             own = np.flatnonzero((leaf == one) & (high[:, 2] > 0))
             if not len(own) or (low[own, 2] == high[own, 2]).all():
                 continue
-            wanted = float(sums.hessian[one]), float(sums.gradient[one]), reg_lambda
-            fitting = fitting_counts(p[own], low[own, 2], high[own, 2], wanted)
+            wanted = float(sums.hessian[one]), float(sums.gradient[one])
+            fitting = fitting_counts((p[own], h[own]), low[own, 2], high[own, 2], wanted)
             if fitting is None:
                 continue
             rows = fitting.sum(1)
@@ -122,24 +121,26 @@ def conserve(low: Ints, high: Ints, groups: tuple[tuple[Ints, Ranges], ...]) -> 
     low[:, 2] = np.maximum(low[:, 2], low[:, 0] + low[:, 1])
 
 
-def fitting_counts(p: Floats, low: Ints, high: Ints, wanted: tuple[float, float, float]) -> Ints | None:
+def fitting_counts(
+    row: tuple[Floats, Floats], low: Ints, high: Ints, wanted: tuple[float, float]
+) -> Ints | None:
     """All numbers of rows (F, C) of the cells of one leaf that fit its sums; None: too many to try.
 
     Args:
-        p: of each cell before the tree, (C,).
+        row: p and h of a row of each cell before the tree, (C,) each.
         low: smallest numbers, (C,).
         high: largest numbers, (C,).
-        wanted: H, G and λ of the leaf.
+        wanted: H and G of the leaf.
 
     Examples:
         >>> p = np.array([0.3, 0.61])
         >>> h, n = p * (1 - p), np.array([2, 3])
-        >>> wanted = float(h @ n), float(p @ n - 4), 1.0
-        >>> fitting_counts(p, np.zeros(2, np.int64), np.full(2, 9), wanted).tolist()
+        >>> wanted = float(h @ n), float(p @ n - 4)
+        >>> fitting_counts((p, h), np.zeros(2, np.int64), np.full(2, 9), wanted).tolist()
         [[2, 3]]
     """
-    hessian, gradient, reg_lambda = wanted
-    h, slack = p * (1 - p), EXACT * hessian
+    (p, h), (hessian, gradient) = row, wanted
+    slack = SUM * hessian + ROW * float(min(high.sum(), hessian / h.min() + 1))
     # No cell can have more rows than H leaves beside the smallest numbers of the others.
     room = hessian + slack - (h @ low - h * low)
     high = np.minimum(high, np.floor(room / h + 1e-9).astype(np.int64))
@@ -149,7 +150,7 @@ def fitting_counts(p: Floats, low: Ints, high: Ints, wanted: tuple[float, float,
     free = np.flatnonzero(high > low)
     rest = hessian - float((h * low).sum()) + float((h * low)[free].sum())
     halves = tuple(free[half] for half in _halves((high - low)[free] + 1))
-    if max(float(np.prod((high - low + 1.0)[half])) for half in halves) > HALF:
+    if max(float(np.log(high - low + 1.0)[half].sum()) for half in halves) > np.log(HALF):
         return None
     first, second = (_grid(low[half], high[half]) for half in halves)
     sums = second @ h[halves[1]]
@@ -167,9 +168,11 @@ def fitting_counts(p: Floats, low: Ints, high: Ints, wanted: tuple[float, float,
     counts = np.repeat(low[None], pairs, 0)
     counts[:, halves[0]], counts[:, halves[1]] = first[left], second[right]
     positives = counts @ p - gradient
-    whole = np.abs(positives - np.round(positives)) <= EXACT * (hessian + reg_lambda)
-    between = (np.round(positives) >= 0) & (np.round(positives) <= counts.sum(1))
-    return np.asarray(counts[whole & between])
+    rows = counts.sum(1)
+    near = np.abs(counts @ h - hessian) <= SUM * hessian + ROW * rows
+    whole = np.abs(positives - np.round(positives)) <= SUM * abs(gradient) + ROW * rows
+    between = (np.round(positives) >= 0) & (np.round(positives) <= rows)
+    return np.asarray(counts[near & whole & between])
 
 
 def _halves(sizes: Ints) -> tuple[Ints, Ints]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array, hstack, vstack
 
-from glasshouse.attacks.trees.algebra import Counted, Floats, Ints, Sums, sigmoid
+from glasshouse.attacks.trees.algebra import Counted, Floats, Ints, Sums, derivatives
 from glasshouse.attacks.trees.boxes import Cells
 from glasshouse.attacks.trees.narrow import Ranges
 
@@ -72,10 +72,9 @@ def of_first(cells: Cells, counted: Counted) -> Program:
 
 def of_tree(cells: Cells, tree: int, sums: Sums, reg_lambda: float) -> Program:
     """The sums of the leaves of one later tree."""
-    p = sigmoid(cells.margins[:, tree])
+    p, h = derivatives(cells.margins[:, tree])
     at, leaves, size = cells.paths[:, tree], len(sums.leaves), len(cells)
     cell = np.arange(size)
-    h = p * (1 - p)
     where = (np.concatenate([at, at]), np.concatenate([cell, size + cell]))
     second = csr_array((np.concatenate([h, h]), where), shape=(leaves, 2 * size))
     first = csr_array((np.concatenate([p, p - 1]), where), shape=(leaves, 2 * size))
