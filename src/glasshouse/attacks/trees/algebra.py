@@ -22,6 +22,8 @@ from glasshouse.formats.records import TreeEnsemble
 from glasshouse.wire import Value
 
 Floats = NDArray[np.float64]
+Margins = NDArray[np.floating[Any]]
+"""In float32 where a library sums them so."""
 Ints = NDArray[np.int64]
 WHOLE: Final = 0.02
 """Largest distance of a count from a whole number: float32 sums are exact to 1e-6 of a count."""
@@ -246,12 +248,12 @@ def _before(trees: TreeEnsemble, how: Configuration, subject: str) -> tuple[floa
     return float(sigmoid(np.array(margin))), margin
 
 
-def sigmoid(margin: Floats) -> Floats:
+def sigmoid(margin: Margins) -> Floats:
     """The probability at a margin."""
     return np.asarray(1 / (1 + np.exp(-np.clip(margin, -50, 50))), dtype=np.float64)
 
 
-def derivatives(margin: Floats) -> tuple[Floats, Floats]:
+def derivatives(margin: Margins) -> tuple[Floats, Floats]:
     """Probability p of a row with this margin, and p (1 - p), rounded to float32 as XGBoost has them.
 
     Summed over the rows of a leaf, doubles would be off by some millionths of H from the tenth tree on:

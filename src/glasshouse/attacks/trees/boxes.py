@@ -10,9 +10,8 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from glasshouse.attacks.trees.algebra import Counted, Floats, Ints, Sums, margin_of
+from glasshouse.attacks.trees.algebra import Counted, Floats, Ints, Margins, Sums, margin_of
 
-Singles = NDArray[np.float32]
 Possible = Callable[[Floats, Floats], NDArray[np.bool_]]
 """Lower and upper ends of boxes (C, F) → whether a valid row lies in each."""
 
@@ -48,7 +47,7 @@ class Cells:
     lower: Floats
     upper: Floats
     paths: Ints
-    margins: Singles
+    margins: Margins
 
     def __len__(self) -> int:
         return len(self.lower)
@@ -95,7 +94,7 @@ def refine(cells: Cells, sums: Sums, values: Floats, possible: Possible | None =
     )
 
 
-def add(margins: Singles, values: Floats) -> Singles:
+def add(margins: Margins, values: Floats) -> Margins:
     """Margins after a tree, summed in float32 as XGBoost sums them."""
     return margins + values.astype(np.float32)
 

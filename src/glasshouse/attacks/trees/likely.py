@@ -20,7 +20,7 @@ from typing import Final, final
 import numpy as np
 from scipy.special import gammaln
 
-from glasshouse.attacks.trees.algebra import Floats, Ints, Sums, derivatives
+from glasshouse.attacks.trees.algebra import Floats, Ints, Margins, Sums, derivatives
 from glasshouse.attacks.trees.boxes import Background, Cells
 from glasshouse.attacks.trees.narrow import ROW, SUM, Ranges, conserve
 
@@ -54,7 +54,7 @@ class Split:
     total: Ints
     parents: Ints
     leaf: Ints
-    margins: Floats
+    margins: Margins
     sums: Sums
     ranges: Ranges
     weights: Floats

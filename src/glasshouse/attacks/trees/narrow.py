@@ -20,7 +20,7 @@ from typing import Final, final
 
 import numpy as np
 
-from glasshouse.attacks.trees.algebra import Floats, Ints, Sums, derivatives
+from glasshouse.attacks.trees.algebra import Floats, Ints, Margins, Sums, derivatives
 
 ROW: Final = 1.2e-7
 """Error of p and of h of one row: the step of float32 above 1, by which two libraries' 1 + exp may differ."""
@@ -63,7 +63,7 @@ def share_out(before: Ranges, parents: Ints) -> Ranges:
     return Ranges(low=np.zeros_like(high), high=high)
 
 
-def narrow(before: Ranges, parents: Ints, leaf: Ints, margins: Floats, sums: Sums) -> Ranges | None:
+def narrow(before: Ranges, parents: Ints, leaf: Ints, margins: Margins, sums: Sums) -> Ranges | None:
     """The ranges of the cells of one more tree; None: no numbers fit.
 
     Args:
