@@ -40,6 +40,8 @@ CELLS: Final = 20_000
 """Cells from which a program is not built: it would not end."""
 
 
+LEAVES: Final = 8
+"""Leaves of a tree above which nothing is guessed: the right way is lost before the last of them."""
 WAYS: Final = 10
 """Guesses of the trees so far that are followed to the next tree."""
 
@@ -204,7 +206,7 @@ class Growth:
             return []
         ranges = share_out(known, parents) if found is None else found
         plain = way.on(cells, ranges)
-        if plain.known or not way.known or not guess:
+        if plain.known or not way.known or not guess or len(sums.leaves) > LEAVES:
             return [plain]
         split = Split(
             total=known.low[:, 2], parents=parents, leaf=leaf, margins=margins, sums=sums, ranges=ranges,
