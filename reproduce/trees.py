@@ -117,8 +117,15 @@ def counts(data, seeds):
 def cells(data, seeds):
     """Joint cells by sizes: rows in their cell, the null of public rows, certain counts that are right."""
     plans = {
-        "breast": [(100, 2, 6), (100, 3, 3), (100, 5, 3), (100, 10, 3), (100, 20, 3)],
-        "adult": [(200, 2, 6), (500, 2, 6), (500, 3, 6)],
+        "breast": [
+            (100, 2, 6),
+            (100, 3, 3),
+            (100, 5, 3),
+            (100, 10, 3),
+            (100, 20, 3),
+            (100, 5, 4, "lightgbm"),
+        ],
+        "adult": [(200, 2, 6), (500, 2, 6), (500, 3, 6), (500, 2, 6, "lightgbm")],
     }
     plans["clinic"] = plans["adult"]
     cells_of_plans(sources(data), plans, seeds)
@@ -127,25 +134,19 @@ def cells(data, seeds):
 def cells_of_plans(tables, plans, seeds):
     """One line per table and plan (rows, trees, depth), over so many clients."""
     for name, rows, labels, inputs in tables:
-        for n, count, depth in plans[name]:
+        for n, count, depth, *library in plans[name]:
             hits, nulls, right, certain, seconds, fitting = [], [], 0, 0, 0.0, 0
             for seed in range(seeds):
                 picked = np.random.default_rng(seed).permutation(len(rows))
                 own, their = rows[picked[:n]], labels[picked[:n]]
                 public, said = rows[picked[n : 2 * n]], labels[picked[n : 2 * n]]
-                how = {
-                    "objective": "binary:logistic",
-                    "max_depth": depth,
-                    "nthread": 1,
-                    "tree_method": "hist",
-                }
-                booster = xgboost.train(how, xgboost.DMatrix(own, their), count)
-                trees = read_document(bytes(booster.save_raw("json")))[1]
-                first = count_rows(trees, Configuration(), subject=name)
-                later = [sums_of(trees, t, Configuration()) for t in range(1, count)]
+                document, how = boosted(own, their, count, depth, *library)
+                trees = read_document(document)[1]
+                first = count_rows(trees, how, subject=name)
+                later = [sums_of(trees, t, how) for t in range(1, count)]
                 started = time.process_time()
                 got = count_cells(
-                    trees, first, later, reg_lambda=1.0, effort=Effort(),
+                    trees, first, later, reg_lambda=how.reg_lambda, effort=Effort(),
                     background=background_of(
                         inputs, Batch(inputs=torch.from_numpy(public), labels=torch.from_numpy(said))
                     ),
@@ -158,10 +159,21 @@ def cells_of_plans(tables, plans, seeds):
                 certain += int(got.certain.sum())
                 fitting += got.residual <= 1
             print(
-                name, n, f"{count} trees", f"depth {depth}", "right", np.round(hits, 3),
+                name, n, *library, f"{count} trees", f"depth {depth}", "right", np.round(hits, 3),
                 "null", np.round(nulls, 3), f"programs that ended {fitting}/{seeds},",
                 f"certain counts right {right}/{certain}, {seconds / seeds:.1f} s", flush=True,
             )  # fmt: skip
+
+
+def boosted(rows, labels, count, depth, library="xgboost"):
+    """The document of so many trees on these rows, and its settings."""
+    if library == "lightgbm":
+        how = {"objective": "binary", "verbose": -1, "num_threads": 1, "max_depth": depth}
+        model = lightgbm.train(how | {"min_data_in_leaf": 5}, lightgbm.Dataset(rows, labels), count)
+        return model.model_to_string().encode(), SHRUNK
+    how = {"objective": "binary:logistic", "max_depth": depth, "nthread": 1, "tree_method": "hist"}
+    booster = xgboost.train(how, xgboost.DMatrix(rows, labels), count)
+    return bytes(booster.save_raw("json")), Configuration()
 
 
 def people(data, seeds):
