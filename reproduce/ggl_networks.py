@@ -227,13 +227,21 @@ def main() -> None:
     parser.add_argument("--generator", choices=list(GENERATORS), default="small")
     parser.add_argument("--width", type=int, default=8, help="of the networks")
     parser.add_argument("--epochs", type=int, default=0, help="of training on the auxiliary people")
+    parser.add_argument("--bf16", action="store_true", help="bfloat16 in the candidates' networks")
     parser.add_argument("--groups", type=int, default=0, help="classes of people; 0: one class a person")
     settings = parser.parse_args()
     prepare_process()
     torch.set_num_threads(1)
     search = LatentSearch(population=24, evaluations=settings.evaluations, restarts=settings.trials)
     training = GENERATORS[settings.generator]
-    attack = GGL(latent=LATENT, training=training, search=search, average=search.restarts > 1, restore=False)
+    attack = GGL(
+        latent=LATENT,
+        training=training,
+        search=search,
+        average=search.restarts > 1,
+        restore=False,
+        bf16=settings.bf16,
+    )
     file: Path = settings.out / "attacks.jsonl"
     settings.out.mkdir(parents=True, exist_ok=True)
     lines = [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []

@@ -4,7 +4,9 @@ import dataclasses
 import functools
 import importlib
 import json
+import math
 import re
+import threading
 
 import flower_apps as apps
 import pytest
@@ -13,6 +15,7 @@ from flower_apps import message_client, message_server, numpy_client, workflow_s
 from flwr.client.mod import secaggplus_mod
 from flwr.clientapp.mod import LocalDpMod
 
+from glasshouse.api.terms import terms as terms_of
 from glasshouse.audit.captured.collect import collect
 from glasshouse.audit.captured.tables import captured_tables
 from glasshouse.audit.captured.terms import TOLERANCE, check_terms
@@ -20,9 +23,11 @@ from glasshouse.audit.run import audit
 from glasshouse.audit.simulation.monitor import BothSides
 from glasshouse.cli.main import main
 from glasshouse.errors import BadFile, BadScenario, BadValue
+from glasshouse.federation import unstated
 from glasshouse.federation.client import LocalTraining
 from glasshouse.federation.rounds import play
 from glasshouse.federation.setting import Setting
+from glasshouse.federation.unstated import Unstated
 from glasshouse.integrations.flower import capture, truth_mod
 from glasshouse.integrations.flower.in_process import InProcessGrid, run_in_process
 from glasshouse.models.build import build
@@ -149,6 +154,52 @@ def test_training_that_is_not_the_declared_one_takes_the_power_and_is_named(susp
     assert suspect in checked.suspect
     if "rate" in suspect or "momentum" in suspect:
         assert checked.error > 100 * TOLERANCE
+
+
+def test_an_optimizer_made_once_holds_the_terms_in_the_first_round_alone(tmp_path):
+    running, kept = threading.local(), {}
+
+    def note(message, context, call_next):
+        running.number = context.node_config["partition-id"]
+        return call_next(message, context)
+
+    def carried(network):
+        made = torch.optim.SGD(network.parameters(), lr=apps.RATE, momentum=0.9)
+        if (before := kept.get(running.number)) is not None:
+            made.load_state_dict(before.state_dict())
+        kept[running.number] = made
+        return made
+
+    terms = {**apps.TERMS, "optimizer": {"momentum": 0.9}}
+    run(tmp_path, terms=terms, mods=[note], optimizer=carried)
+    checked = terms_of(tmp_path / "run").checked
+    assert "the optimizer keeps its state from round to round" in checked.suspect
+    assert (checked.n, checked.since) == (6, 1)
+    verdicts = []
+    for rounds in ("[0]", "[0,1]"):
+        place = tmp_path / rounds
+        place.mkdir()
+        result = audited(tmp_path, place, f"audit.rounds={rounds}")
+        verdicts += [finding.verdict == "no power" for finding in result.findings]
+        assert any("is the real one before round 1 only" in note for note in result.threats[0].notes)
+    assert verdicts == [False, True]
+
+
+class Shaken(torch.optim.SGD):
+    """Steps that nothing repeats."""
+
+    def step(self, closure=None):
+        for parameter in self.param_groups[0]["params"]:
+            parameter.grad *= torch.rand_like(parameter) * 4
+        return super().step(closure)
+
+
+def test_a_repetition_that_diverges_fits_nothing(tmp_path, monkeypatch):
+    # as L-BFGS does on some batches: its error is no number, and must not be read as none
+    away = Unstated(words="a step too far", optimizer=lambda p, _: torch.optim.SGD(p, lr=math.inf))
+    monkeypatch.setattr(unstated, "UNSTATED", (away,))
+    run(tmp_path, terms=apps.TERMS, optimizer=lambda network: Shaken(network.parameters(), lr=apps.RATE))
+    assert "no single term explains it" in terms_of(tmp_path / "run").checked.suspect
 
 
 def test_the_page_names_the_wrong_term(tmp_path):

@@ -64,7 +64,8 @@ class CapturedTerms:
             f"  {key} = {self.value(key)}: {origin}" for key, origin in self.origins.items() if key != COUNTED
         ]
         lines += [f"  {self.origins[COUNTED]}"] if COUNTED in self.origins else []
-        lines += [f"  {_words(self.checked)}"]
+        if stated.sends != "document":  # which state no steps that could be repeated
+            lines += [f"  {_words(self.checked)}"]
         lines += [f"  can run: {', '.join(self.runs) or 'no attack'}"]
         lines += [f"  cannot: {', '.join(names)}: {reason}" for reason, names in self.refused.items()]
         return "\n".join(lines)
@@ -108,6 +109,9 @@ def _words(checked: TermsCheck) -> str:
     if not checked.suspect:
         return f"the terms are the real ones: {tested}, error {checked.error:.1e} of the change"
     advice = f"; {checked.advice}" if checked.advice else ""
+    if checked.since:
+        where = f"the terms are the real ones before round {checked.since} only"
+        return f"{where}: {checked.suspect} ({tested}, error {checked.error:.1e} after it)"
     return f"the terms are not the real ones: {checked.suspect} ({tested}, error {checked.error:.1e}){advice}"
 
 

@@ -17,9 +17,10 @@ from torch import Tensor
 
 from glasshouse.data.tables.schema import read_schema
 from glasshouse.errors import BadValue
+from glasshouse.federation.protocols.documents.newton import as_encoded
 from glasshouse.federation.protocols.documents.survival import raw_document
 from glasshouse.formats.carried import NAME, tensor_of
-from glasshouse.formats.records import Statistic, Statistics, Vectors
+from glasshouse.formats.records import Newton, Statistic, Statistics, Vectors
 from glasshouse.formats.tabular import document_of
 from glasshouse.formats.xgboost import append_trees
 from glasshouse.modalities.row import Column, Row
@@ -70,11 +71,13 @@ class Parts:
         arrays: all arrays by name.
         values: numbers, texts and lists of numbers by name.
         payloads: bytes by name.
+        asked: the arrays of the message that this one answers, where the app's protocol needs them.
     """
 
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     values: Mapping[str, object] = field(default_factory=dict)
     payloads: Mapping[str, bytes] = field(default_factory=dict)
+    asked: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
 
 @final
@@ -85,10 +88,11 @@ class Documents:
     Args:
         table: the columns of the clients' rows, in the order in which the app uses them; or the path of a
             schema (``glasshouse schema`` drafts one).
-        protocol: ``xgb_bagging``, ``xgb_cyclic``, ``survival``, ``statistics`` or ``vertical``.
+        protocol: ``xgb_bagging``, ``xgb_cyclic``, ``newton``, ``survival``, ``statistics`` or ``vertical``.
         options: public settings of the protocol (``eta``, ``trees``, ``column``, ...). Those of boosting that
             are missing are read from the run's configuration.
-        encoded: the rows that trees see are encoded as networks see them; False: numbers as they are.
+        encoded: the rows that trees or sums are over are encoded as networks see them; False: numbers as
+            they are.
         edges: ends of the bins of a histogram, by the name under which its counts are sent.
         meaning: which statistic a suffix stands for, where it is not what it says: ``{"avg": "sum"}``.
         times: name of the array of follow-up times.
@@ -171,7 +175,8 @@ class Documents:
     @property
     def architecture(self) -> Architecture:
         """The registered model that carries such documents, over these columns."""
-        name = "boosted_trees" if self.protocol.startswith("xgb") else "no_model"
+        learns = {"xgb_bagging": "boosted_trees", "xgb_cyclic": "boosted_trees", "newton": "coefficients"}
+        name = learns.get(self.protocol, "no_model")
         arguments = {"capacity": self.capacity}
         return Architecture(name=name, inputs=self.rows, task=Classification(classes=2), arguments=arguments)
 
@@ -295,6 +300,30 @@ def _statistics(sends: Documents, parts: Parts) -> tuple[bytes, int]:
     return document_of(Statistics(numbers=(*whole, *numbers))), max(counts)
 
 
+def _newton(sends: Documents, parts: Parts) -> tuple[bytes, int]:
+    """Gradient and Hessian of a site, at the coefficients that it was sent; of the server, those alone."""
+    table, size = sends.rows, (sends.rows.shape[0] if sends.encoded else len(sends.rows.columns)) + 1
+    wide = [column.name for column in table.columns if column.width > 1]
+    if wide and not sends.encoded:
+        raise _unlike("columns of one number each", f"'{wide[0]}', {len(wide)} more", fix="set encoded=True")
+    sums = {"gradient", "hessian"} <= parts.arrays.keys()
+    theta = [array for array in (parts.asked if sums else parts.arrays).values() if array.size == size]
+    gradient, hessian = (
+        (parts.arrays[name] for name in ("gradient", "hessian"))
+        if sums
+        else (np.zeros(size), np.zeros((size, size)))
+    )
+    if len(theta) != 1 or gradient.size != size or hessian.shape != (size, size):
+        raise _unlike(
+            f"{size} coefficients, then 'gradient' and 'hessian' ({size}, {size}) at them",
+            ", ".join(f"'{name}' {array.shape}" for name, array in parts.arrays.items())[:200] or "no arrays",
+            fix="give the columns of the app's rows, without the intercept",
+        )
+    flat = (array.astype(np.float64).reshape(-1) for array in (theta[0], gradient))
+    made = Newton(theta=next(flat), gradient=next(flat), hessian=hessian.astype(np.float64))
+    return document_of(made if sends.encoded else as_encoded(made, table)), 0
+
+
 def _vectors(sends: Documents, parts: Parts) -> tuple[bytes, int]:
     """One vector for everybody, of embeddings or of gradients; the known ones come first."""
     sent = [array for array in parts.arrays.values() if array.ndim == 2 and array.dtype.kind == "f"]
@@ -358,6 +387,7 @@ Reader = Callable[[Documents, Parts], tuple[bytes, int]]
 _READERS: Final[Mapping[str, Reader]] = {
     "xgb_bagging": _trees,
     "xgb_cyclic": _trees,
+    "newton": _newton,
     "survival": _survival,
     "statistics": _statistics,
     VERTICAL: _vectors,

@@ -166,6 +166,12 @@ def _notes(checked: TermsCheck, origins: Mapping[str, str], sends: Kind) -> tupl
     tested = f"{checked.n} updates of test clients, trained again on the batches that they recorded"
     if checked.suspect:
         advice = f" Next, {checked.advice}" if checked.advice else ""
+        if checked.since:
+            before = f"The declared training is the real one before round {checked.since} only"
+            return (
+                origin,
+                f"{before}: {checked.suspect} ({tested}). No attack repeats later ones.",
+            )
         return (origin, f"The declared training is not the real one: {checked.suspect} ({tested}).{advice}")
     error = f"the largest error is {checked.error:.1e} of the change"
     return (

@@ -7,9 +7,11 @@ find the one that is probably wrong.
 """
 
 import json
+import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final, final
 
@@ -55,6 +57,7 @@ class Case:
     """One round of one test client.
 
     Attributes:
+        client: its number.
         terms: of the federation.
         broadcast: what the client received.
         used: the rows of its steps.
@@ -63,6 +66,7 @@ class Case:
         rounding: largest relative error of ``change`` that the precision of the upload explains.
     """
 
+    client: int
     terms: Terms
     broadcast: Broadcast
     used: Used
@@ -105,11 +109,16 @@ def check_terms(capture: Path, transcript: Transcript, truth: Truth) -> TermsChe
     cases = list(_cases(capture, transcript, truth))
     errors = [case.error(case.terms) for case in cases]
     worst = max(errors, default=0.0)
-    suspect = next(filter(None, map(_miscounted, cases)), None)
+    suspect, since = next(filter(None, map(_miscounted, cases)), None), 0
     if worst > TOLERANCE and suspect is None:
-        suspect = _suspect(cases[errors.index(worst)])
+        # What a client's first round shows is no consequence of the rounds before it.
+        since = min(c.broadcast.round for c, error in zip(cases, errors, strict=True) if error > TOLERANCE)
+        here = {i: errors[i] for i, case in enumerate(cases) if case.broadcast.round == since}
+        suspect = _keeps_state(cases) if since else None
+        if suspect is None:
+            suspect, since = _suspect(cases[max(here, key=here.__getitem__)]), 0
     words, fix = suspect or ("", "")
-    return TermsCheck(n=len(cases), error=worst, suspect=words, fix=fix)
+    return TermsCheck(n=len(cases), error=worst, suspect=words, fix=fix, since=since)
 
 
 def _cases(capture: Path, transcript: Transcript, truth: Truth) -> Iterator[Case]:
@@ -129,6 +138,7 @@ def _cases(capture: Path, transcript: Transcript, truth: Truth) -> Iterator[Case
         rounding = _rounding({n: update[n] for n in change}) / max(norm(change), 1e-30)
         if rounding < COARSE:  # else nothing can be told from this upload
             yield Case(
+                client=client,
                 terms=transcript.terms.of_client(client),
                 broadcast=broadcast,
                 used=truth.used[number, client],
@@ -170,6 +180,27 @@ def _miscounted(case: Case) -> Suspect | None:
         f"{len(sizes)} steps were recorded"
     )
     return words, "" if len(sizes) % max(1, once) else f"local_epochs={len(sizes) // once}"
+
+
+def _keeps_state(cases: Sequence[Case]) -> Suspect | None:
+    """That clients make their optimizer once, outside the loop; None: rounds follow from that no better."""
+    for client in {case.client for case in cases}:
+        own = [case for case in cases if case.client == client]
+        how = replace(LocalTraining.of(own[0].terms, round=own[0].broadcast.round), kind="delta")
+        model = build(own[0].broadcast.architecture)
+        kept = how.stepper(how.parameters(model).values())
+        way = Unstated(words="an optimizer that is kept", optimizer=partial(_same, kept))
+        for case in own:
+            load(model, case.broadcast.tensors)  # into the parameters that the optimizer holds
+            order = [torch.tensor(step) for step in case.used.steps]
+            again = repeat(way, model, case.pool, order, how=how, rate=how.learning_rate)
+            if _distance(case.change, {n: again[n] for n in case.change}) - case.rounding > TOLERANCE:
+                return None
+    return "the optimizer keeps its state from round to round (it is made once, outside the loop)", ""
+
+
+def _same(kept: torch.optim.Optimizer, _parameters: object, _rate: float) -> torch.optim.Optimizer:
+    return kept
 
 
 def _suspect(case: Case) -> Suspect:
@@ -296,4 +327,6 @@ def _share(change: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
 
 
 def _distance(change: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
-    return norm({n: t.double() - other[n].double() for n, t in change.items()}) / max(norm(change), 1e-30)
+    """The difference relative to ``change``; infinite where training diverged, which fits nothing."""
+    error = norm({n: t.double() - other[n].double() for n, t in change.items()}) / max(norm(change), 1e-30)
+    return math.inf if math.isnan(error) else error

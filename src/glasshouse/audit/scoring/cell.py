@@ -241,8 +241,10 @@ def _lacking(attack: Plugin, runs: Sequence[Run]) -> Iterator[Refusal]:
 
 
 def _with_terms(task: CellTask, attack: Plugin, records: Sequence[GroupRecord]) -> CellTask:
-    """The task; if the declared terms are wrong, with a failed control for attacks that repeat training."""
-    checks = [r.terms for r in records if r.terms is not None and r.terms.suspect]
+    """The task; if terms of an attacked round are wrong, with a failed control of what repeats training."""
+    audit, rounds = task.cell.scenario.audit.rounds, task.cell.scenario.federation.rounds
+    last = max(number % rounds for number in audit)
+    checks = [r.terms for r in records if r.terms is not None and r.terms.suspect and r.terms.since <= last]
     if not checks or not declared(attack)[0].repeats:
         return task
     key, check = control_key(attack), checks[0]

@@ -50,12 +50,14 @@ class TermsCheck:
         error: the largest difference, relative to the change by training.
         suspect: the term that is probably wrong, in words; empty: the terms reproduce the updates.
         fix: the assignment that corrects it, as for ``glasshouse terms --set``; empty: unknown.
+        since: the first round whose training the terms do not reproduce; 0: from the start.
     """
 
     n: int
     error: float
     suspect: str
     fix: str = ""
+    since: int = 0
 
     @property
     def advice(self) -> str:

@@ -11,9 +11,20 @@ try:
 except ImportError as error:
     raise not_installed("work with NVIDIA FLARE", "nvflare, 2.9 or newer", error, extra="nvflare") from error
 
+from glasshouse.integrations.documents import Documents
 from glasshouse.integrations.nvflare.capture import CaptureResults, CaptureTasks, capture
 from glasshouse.integrations.nvflare.site import GateIn, GateJobs, GateOut
 from glasshouse.integrations.nvflare.truth import truth
 from glasshouse.integrations.watching import used
 
-__all__ = ["CaptureResults", "CaptureTasks", "GateIn", "GateJobs", "GateOut", "capture", "truth", "used"]
+__all__ = [
+    "CaptureResults",
+    "CaptureTasks",
+    "Documents",
+    "GateIn",
+    "GateJobs",
+    "GateOut",
+    "capture",
+    "truth",
+    "used",
+]

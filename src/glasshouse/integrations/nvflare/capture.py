@@ -15,6 +15,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final, final
 
+from numpy.typing import NDArray
+
 from glasshouse.errors import BadFile, BadValue
 from glasshouse.integrations.declared import Model, Pixels, architecture_of, check_known, start
 from glasshouse.integrations.documents import Documents
@@ -88,6 +90,7 @@ class Book:
         self._lock = Lock()
         self._known: set[str] = set()
         self._rounds: dict[tuple[str, str], int | None] = {}
+        self._asked: dict[str, Mapping[str, NDArray[Any]]] = {}  # coefficients, at which sites' sums stand
         self.seen = 0
 
     def task(self, task: str, client: str, parts: Parts) -> None:
@@ -96,6 +99,7 @@ class Book:
         self._write("task", task, client, parts, parts.round)
         stage = _STAGES.get(task)
         if self._recording is not None and stage is not None and self._sends is not None:
+            self._asked[client] = parts.arrays
             self._recording.asked([_asks_for_document(client, stage, parts, self._sends)])
         elif self._recording is not None and stage is not None:
             model = parts.kind in WEIGHTS and bool(parts.arrays)
@@ -119,7 +123,7 @@ class Book:
             self._recording.answered([Reply(node=client, stage=stage, error=parts.code)])
             return
         if self._sends is not None:
-            self._recording.answered([_answers_with_document(client, stage, parts, self._sends)])
+            self._recording.answered([self._answer_of(client, stage, parts, self._sends)])
             return
         model = parts.kind in WEIGHTS and bool(parts.arrays)
         kind = WEIGHTS.get(parts.kind, "parameters")
@@ -133,6 +137,20 @@ class Book:
             steps=parts.steps,
         )
         self._recording.answered([reply])
+
+    def _answer_of(self, client: str, stage: Stage, parts: Parts, sends: Documents) -> Reply:
+        """What a site answers; what is no document stands as an error, by its parts."""
+        try:
+            asked = self._asked.get(client, {})
+            content = Content(arrays=parts.arrays, payloads=parts.payloads, values=parts.values, asked=asked)
+            document, rows = sends.document(content)
+            tensors = sends.tensors(document)
+        except BadValue as error:
+            return Reply(
+                node=client, stage=stage, error=f"sent no document: needs {error.needs}; got {error.got}"
+            )
+        load = (lambda: tensors) if document else None
+        return Reply(node=client, stage=stage, values=parts.values, load=load, kind="document", examples=rows)
 
     def close(self) -> None:
         """Record the drop-outs of the last round."""
@@ -346,21 +364,6 @@ def _asks_for_document(client: str, stage: Stage, parts: Parts, sends: Documents
         load=None if tensors is None else (lambda: tensors),
         content=document,
     )
-
-
-def _answers_with_document(client: str, stage: Stage, parts: Parts, sends: Documents) -> Reply:
-    """What a site answers; what is no document stands as an error, by its parts."""
-    try:
-        document, rows = sends.document(
-            Content(arrays=parts.arrays, payloads=parts.payloads, values=parts.values)
-        )
-        tensors = sends.tensors(document)
-    except BadValue as error:
-        return Reply(
-            node=client, stage=stage, error=f"sent no document: needs {error.needs}; got {error.got}"
-        )
-    load = (lambda: tensors) if document else None
-    return Reply(node=client, stage=stage, values=parts.values, load=load, kind="document", examples=rows)
 
 
 def _task_of(context: FLContext) -> str:

@@ -18,6 +18,7 @@ from glasshouse.formats.records import Newton
 from glasshouse.formats.tabular import document_of
 from glasshouse.interfaces import Recorder, Tamper, Traits
 from glasshouse.limits import Positive
+from glasshouse.modalities.row import Row
 from glasshouse.progress import track
 from glasshouse.registry import Card
 from glasshouse.rng import Rng
@@ -86,4 +87,26 @@ def sums_at(theta: np.ndarray, rows: Batch) -> Newton:
     hessian = inputs.T @ (inputs * (p * (1 - p))[:, None])
     return Newton(
         theta=theta, gradient=inputs.T @ (rows.labels.numpy() - p), hessian=(hessian + hessian.T) / 2
+    )
+
+
+def as_encoded(sums: Newton, table: Row) -> Newton:
+    """Sums over rows of plain numbers, as sums over the same rows as ``table`` encodes them.
+
+    Every entry is (number − low) / (high − low), so that x̃ becomes A x̃: A g, A H Aᵀ, and A⁻ᵀ θ, by which all
+    margins stay what they were.
+
+    Args:
+        sums: of rows with one number a column, D of them with the intercept.
+        table: of D − 1 columns, none of which takes more than one entry.
+    """
+    low = np.array([column.low for column in table.columns])
+    width = np.array([column.high - column.low for column in table.columns])
+    change = np.diag(np.concatenate([[1.0], 1 / width]))
+    change[1:, 0] = -low / width
+    hessian = change @ sums.hessian @ change.T
+    return Newton(
+        theta=np.linalg.solve(change.T, sums.theta),
+        gradient=change @ sums.gradient,
+        hessian=(hessian + hessian.T) / 2,
     )
