@@ -183,7 +183,7 @@ def test_a_document_beyond_the_capacity_ends_no_federation(tmp_path):
 
 
 def test_a_protocol_that_no_reader_knows_is_refused():
-    with pytest.raises(BadValue, match="protocol xgb_bagging, xgb_cyclic, survival, statistics, vertical"):
+    with pytest.raises(BadValue, match="protocol xgb_bagging, xgb_cyclic, newton, survival, statistics"):
         Documents(table=apps.COHORT, protocol="fedavg")
 
 
