@@ -106,7 +106,7 @@ def as_encoded(sums: Newton, table: Row) -> Newton:
     change[1:, 0] = -low / width
     hessian = change @ sums.hessian @ change.T
     return Newton(
-        theta=np.linalg.solve(change.T, sums.theta),
+        theta=np.linalg.solve(change.T, sums.theta).astype(np.float64),
         gradient=change @ sums.gradient,
         hessian=(hessian + hessian.T) / 2,
     )
