@@ -29,6 +29,9 @@ from tests.verdicts.audits import (
 
 from glasshouse.results.judgement import OUT
 
+INTERVALS = ("value", "gain", "exchange", "nothing", "label", "twin")
+"""Intervals that a finding prints, those of the rungs by their names."""
+
 Row = Mapping[str, Any]
 Key = tuple[str, str, str, int, str, int]
 """Kind of audit, its data (or share, or strength), null, n, metric, seed."""
@@ -116,7 +119,7 @@ def covered(
     it is computed from the share and the means of those that do and those that do not.
     """
     for group, own in by(rows, kind, *places).items():
-        for name in ("value", "gain", "exchange", "nothing", "label", "twin"):
+        for name in INTERVALS:
             intervals = [
                 row["rungs"].get(name) if name in ("nothing", "label", "twin") else row[name] for row in own
             ]

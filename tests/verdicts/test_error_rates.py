@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.verdicts import error_rates
 from tests.verdicts.audits import METRICS, NULLS
-from tests.verdicts.error_rates import by, covered, leaks, rate, silent
+from tests.verdicts.error_rates import INTERVALS, by, covered, leaks, rate, silent
 
 import glasshouse
 from glasshouse.cache import folder
@@ -42,17 +42,34 @@ def test_what_comes_out_whole_is_hardly_ever_no_leak_found_and_the_right_ones_ar
     for (share,), own in by(rows, "whole", 1).items():
         if float(share) > 0.1:  # up to the margin, "no leak found" may be said
             assert rate(own, silent) <= ALLOWED, share
-        assert rate(own, lambda row: row["false_names"] > 0) <= ALLOWED, share
+        # Names are corrected by Benjamini and Hochberg: what is kept low is the share of those named.
+        named, falsely = (sum(row[which] for row in own) for which in ("named", "false_names"))
+        assert named > 0
+        assert falsely <= ALLOWED * named, share
         most = [row["most"] for row in own if row["most"] is not None]
         assert sum(one >= float(share) - 0.005 for one in most) >= COVERED * len(most), share
 
 
+SHORT = {
+    ("nothing leaks", "gain"),
+    ("nothing leaks", "label"),
+    ("nothing leaks", "twin"),
+    ("whole", "exchange"),
+}
+"""Intervals that are known to cover less; docs/result.md says how far, and why."""
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("name", INTERVALS)
 @pytest.mark.parametrize("kind", ["nothing leaks", "whole", "weak"])
-def test_printed_intervals_hold_the_truth(kind, rows):
-    shares = [share * count for _, _, share, count in covered(rows, kind, 1, 3, 4)]
-    counts = [count for _, _, _, count in covered(rows, kind, 1, 3, 4)]
-    assert sum(shares) >= COVERED * sum(counts)
+def test_printed_intervals_hold_the_truth(kind, name, rows, request):
+    if (kind, name) in SHORT:
+        request.applymarker(pytest.mark.xfail(reason="docs/result.md says how far it falls short"))
+    # Means differ between data, nulls and metrics, and hardly between numbers of victims.
+    places = (1, 2, 4) if kind == "nothing leaks" else (1, 3, 4)
+    found = [(share * count, count) for _, of, share, count in covered(rows, kind, *places) if of == name]
+    assert found
+    assert sum(share for share, _ in found) >= COVERED * sum(count for _, count in found)
 
 
 def test_an_interrupted_simulation_goes_on(tmp_path):
