@@ -220,3 +220,16 @@ def test_an_executor_records_around_a_round(tmp_path):
         sent.update(net.state_dict())
     (one,) = read_recorded(tmp_path)
     assert (one.node, one.round, sorted(one.sent)) == ("a", 4, ["fc.bias", "fc.weight"])
+
+
+def test_an_exported_job_holds_none_of_our_code(tmp_path):
+    from nvflare.app_opt.pt.recipes.fedavg import FedAvgRecipe
+
+    (tmp_path / "script.py").write_text("from glasshouse.integrations.nvflare import truth")
+    recipe = FedAvgRecipe(
+        name="small", model=Net(), min_clients=1, num_rounds=1, train_script=str(tmp_path / "script.py")
+    )
+    capture(recipe, tmp_path / "c", model=(Net, (1, 2, 2), 3), terms=TERMS)
+    recipe.export(str(tmp_path / "jobs"))
+    assert list((tmp_path / "jobs").rglob("config_fed_server.json"))
+    assert not list((tmp_path / "jobs").rglob("custom/glasshouse"))
