@@ -69,7 +69,9 @@ class Mitigation:
     def summary(self) -> str:
         """One sentence."""
         if self.update is None:
-            return f"Do not send this update: {_count(self.before)} and no remedy closes that."
+            hidden = ", ".join(self.before.hidden)
+            more = f", {hidden} may give away more than can be named," if hidden else ""
+            return f"Do not send this update: {_count(self.before)}{more} and no remedy closes that."
         if not self.remedy:
             return "Send it: no example was found in this update."
         change = next(trial.change for trial in self.trials if trial.remedy == self.remedy)
@@ -138,7 +140,7 @@ def mitigate(
 
 
 def _find_remedy(case: Case, before: Preflight) -> Mitigation:
-    if before.controlled and not before.leaks:
+    if before.controlled and not before.leaks and not before.hidden:
         return Mitigation(update=case.update, remedy="", before=before, after=before, trials=())
     trials: list[Trial] = []
     closed: list[tuple[float, str, Case, Preflight]] = []
@@ -158,8 +160,9 @@ def _find_remedy(case: Case, before: Preflight) -> Mitigation:
             words, changed, after = f"{name}, drop rows", rest, rest.check()
         change = distance(case.update, changed.update)
         trials.append(Trial(remedy=words, standing=_standing(after), change=change))
-        # Believed only where the search, run anew, finds nothing in what would be sent.
-        if not after.leaks and after.controlled and change <= MOST and changed.passes():
+        # Believed only where the search, run anew, finds nothing in what would be sent, and could look.
+        found = after.leaks or after.hidden
+        if not found and after.controlled and change <= MOST and changed.passes():
             closed.append((change, words, changed, after))
             if change < CHEAP:
                 break

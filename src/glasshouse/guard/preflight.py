@@ -69,6 +69,7 @@ class Preflight:
         unseen: trainable tensors that were not checked, as they could not be differentiated, or as each row
             has inputs of its own (convolutions in groups).
         seen: share of the update's numbers that was looked at.
+        hidden: those of ``unseen`` whose rows isolate examples in a way that no update shows.
         sentences: the result for a model of sentences; None for other models.
     """
 
@@ -79,6 +80,7 @@ class Preflight:
     controlled: bool
     unseen: tuple[str, ...]
     seen: float = 1.0
+    hidden: tuple[str, ...] = ()
     sentences: SentencePreflight | None = None
 
     @property
@@ -269,8 +271,10 @@ class Examples:
 
     def _coverage(self, update: Mapping[str, Tensor]) -> dict[str, Any]:
         unseen = () if self.pursued is None else self.pursued.unseen(update)
+        hidden = () if self.pursued is None else self.pursued.hidden(update)
         missed = sum(update[name].numel() for name in unseen)
-        return {"unseen": unseen, "seen": 1 - missed / max(1, sum(t.numel() for t in update.values()))}
+        seen = 1 - missed / max(1, sum(t.numel() for t in update.values()))
+        return {"unseen": unseen, "seen": seen, "hidden": hidden}
 
     def _in_sentences(self, update: Mapping[str, Tensor], model: nn.Module, tokens: Tensor) -> Preflight:
         """What the first attention layer exposes, and fixed combinations of rows of all tensors."""

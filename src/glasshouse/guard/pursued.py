@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glasshouse.guard.layers.standing import BESIDE, CLEAR, RECOGNISED, Leak
-from glasshouse.guard.pursuit.crowds import search_crowds
+from glasshouse.guard.pursuit.crowds import search_completed, search_crowds
 from glasshouse.guard.pursuit.examples import Own
+from glasshouse.guard.pursuit.found import passed_later
 from glasshouse.guard.pursuit.groups import Group, ago, groups_of, is_past
 from glasshouse.guard.pursuit.judge import dominance, rounding
 from glasshouse.guard.pursuit.limits import FEWEST, JUDGED, REMEMBERED, SEARCHED, VISIBLE
@@ -43,6 +44,8 @@ SAME: Final = 0.999
 """Cosine from which on a direction is an example itself."""
 EXPLAINED: Final = 0.5
 """Cosine between a tensor's update and the examples' contributions, below which others made the update."""
+HALVES: Final = 0.05
+"""Share of the examples that read-outs completed by later units must isolate; honest models: up to 0.016."""
 UNDISTURBED: Final = 0.95
 """The same from which on nothing was added to the update, so that what resembles an example is no chance."""
 _AT_A_TIME: Final = 2**22  # numbers of vectors that are read at a time
@@ -103,8 +106,38 @@ class Pursued:
         """The tensors of ``update`` that could not be looked at: also where rows have inputs of their own."""
         without = [side.name for side in self.pulls.sides if side.directions is None]
         behind = [name for side in self._hidden for name in side.mixed]
-        every = dict.fromkeys((*self.pulls.unseen, *without, *behind))
+        every = dict.fromkeys((*self.pulls.unseen, *without, *behind, *self._completed))
         return tuple(name for name in every if name in update)
+
+    def hidden(self, update: Mapping[str, Tensor]) -> tuple[str, ...]:
+        """The tensors of ``update`` whose rows isolate examples in a way that cannot be followed in it."""
+        every = dict.fromkeys((*(name for side in self._hidden for name in side.mixed), *self._completed))
+        return tuple(name for name in every if name in update and bool(update[name].any()))
+
+    @cached_property
+    def _completed(self) -> tuple[str, ...]:
+        """Tensors whose read-outs are completed by what later units pass back: by pairs of their own rows.
+
+        Which pairs a server adds up cannot be told from so few examples, so that nothing is read off.
+        """
+        groups, found = list(groups_of(self.pulls.sides)), dict[str, None]()
+        for group in groups:
+            if (passed := passed_later(groups, group)) is None:
+                continue
+            mine = torch.cat([group.pulls, passed], 1)[: self.count].double()
+            mine = mine / mine.abs().max().clamp_min(_TINY)
+            for where, judged in self._turns():
+                fires = None if group.fires is None else group.fires[where]
+                more = search_completed(group.pulls[where], passed[where], fires)
+                if not len(more.rows):
+                    continue
+                alone, added = (
+                    dominance(some.of(mine).square(), rounding(some, mine.square().sum(0))).amax(1) > VISIBLE
+                    for some in (ReadOuts.single(group.pulls.shape[1]), more)
+                )
+                if float((added & ~alone)[judged].double().mean()) > HALVES:
+                    found |= dict.fromkeys(group.names)
+        return tuple(found)
 
     @cached_property
     def _translated(self) -> dict[str, tuple[Side, Tensor]]:
@@ -238,16 +271,21 @@ class Pursued:
                 return search(pulls[few]) + search_crowds(pulls[many])
             return search(pulls[few], fires[few]) + search_crowds(pulls[many], fires[many])
 
-        everybody = torch.ones(self.count, dtype=torch.bool)
-        others = torch.arange(self.count, len(pulls))
+        turns = list(self._turns())
+        for where, judged in turns:
+            yield found(where, JUDGED if len(turns) > 1 else len(where)), judged
+        if not turns:
+            yield ReadOuts.none(), torch.ones(self.count, dtype=torch.bool)
+
+    def _turns(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """On which examples to search, and which of the B may be judged then; none: they are too few."""
+        others = torch.arange(self.count, len(self.pulls.sides[0].pulls) if self.pulls.sides else 0)
         if len(others) >= FEWEST // 2:
-            yield found(others, len(others)), everybody
-        elif self.count < FEWEST:
-            yield ReadOuts.none(), everybody
-        else:
+            yield others, torch.ones(self.count, dtype=torch.bool)
+        elif self.count >= FEWEST:
             for turn in range(2):
                 other = torch.arange(self.count) % 2 == turn
-                yield found((~other).nonzero()[:, 0], JUDGED), other
+                yield (~other).nonzero()[:, 0], other
 
     def _leaks(
         self, group: Group, used: ReadOuts, place: int, example: int, missing: float

@@ -110,7 +110,7 @@ def look(
             (many if crowded else few).append(added)
         # Later layers pass back which side of a hyperplane an example lies on: half of a read-out may stand
         # there.
-        if search_crowds in searches and (passed := _passed_later(groups, group)) is not None:
+        if search_crowds in searches and (passed := passed_later(groups, group)) is not None:
             pulls = torch.cat([group.pulls, passed], 1)
             part = partial(_of_half, search_completed, group.pulls, passed, group.fires)
             many.append(_judged(pulls, single, swapped, batch, part))
@@ -166,7 +166,7 @@ def _judged(
     return _Added(clear, visible, *best)
 
 
-def _passed_later(groups: Sequence[Group], group: Group) -> Tensor | None:
+def passed_later(groups: Sequence[Group], group: Group) -> Tensor | None:
     """What examples pass back to the units of other layers, as if these read what ``group`` does, (N, K)."""
     own = next((side.reach for side in group.sides if side.reach is not None and side.ratio is None), None)
     # A layer whose inputs are like the group's own in other coordinates may still be the one behind it.
