@@ -509,6 +509,28 @@ def test_read_outs_of_many_rows_are_found(make, least: float) -> None:
     assert found > usual + least
 
 
+@pytest.mark.parametrize(
+    "wide",
+    [
+        pytest.param(("linear", 0.0), marks=pytest.mark.slow),
+        ("pointwise", 0.0),
+        pytest.param(("parameter", 0.0), marks=pytest.mark.slow),
+    ],
+)
+def test_nothing_is_sent_where_later_units_complete_the_read_outs(wide) -> None:
+    """Rows that always fire are made of pairs: preflight cannot name whom they give away, nor close it."""
+    dealt = pictures(whole_digits())
+    case = kinds.halves(dealt.known, 0, paired=True, wide=wide)
+    twin, _ = initialise_again(case.model, seed=50)
+    memory = Memory(others=(dealt.own[0][:128], dealt.own[1][:128]))
+    for model, is_closed in ((case.model, False), (twin, True)):
+        (update,) = kinds.gradients([model], dealt.batch)
+        closed = mitigate(update, model, dealt.batch, kind="gradient", memory=memory)
+        assert (closed.update is not None) == is_closed
+        assert bool(closed.before.hidden) != is_closed
+        assert set(closed.before.hidden) <= set(closed.before.unseen)
+
+
 def test_the_sides_of_a_hyperplane_are_searched_together_however_many_rows_there_are(monkeypatch) -> None:
     """Of 256 rows, 112 that fire for few and 112 for many: each would be a block of its own."""
     monkeypatch.setattr(crowds, "AT_A_TIME", 112)

@@ -69,7 +69,8 @@ class Preflight:
         unseen: trainable tensors that were not checked, as they could not be differentiated, or as each row
             has inputs of its own (convolutions in groups).
         seen: share of the update's numbers that was looked at.
-        hidden: those of ``unseen`` whose rows isolate examples in a way that no update shows.
+        hidden: those of ``unseen`` whose rows isolate examples once later units complete their read-outs:
+            which examples cannot be told, and no remedy is believed.
         sentences: the result for a model of sentences; None for other models.
     """
 

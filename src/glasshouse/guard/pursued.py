@@ -110,9 +110,8 @@ class Pursued:
         return tuple(name for name in every if name in update)
 
     def hidden(self, update: Mapping[str, Tensor]) -> tuple[str, ...]:
-        """The tensors of ``update`` whose rows isolate examples in a way that cannot be followed in it."""
-        every = dict.fromkeys((*(name for side in self._hidden for name in side.mixed), *self._completed))
-        return tuple(name for name in every if name in update and bool(update[name].any()))
+        """The tensors of ``update`` whose rows isolate examples once later units complete their read-outs."""
+        return tuple(name for name in self._completed if name in update and bool(update[name].any()))
 
     @cached_property
     def _completed(self) -> tuple[str, ...]:
