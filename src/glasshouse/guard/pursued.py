@@ -117,7 +117,8 @@ class Pursued:
     def _completed(self) -> tuple[str, ...]:
         """Tensors whose read-outs are completed by what later units pass back: by pairs of their own rows.
 
-        Which pairs a server adds up cannot be told from so few examples, so that nothing is read off.
+        Which pairs a server adds up cannot be told from so few examples, so that nothing is read off. Looked
+        for only where at least ``SEARCHED`` examples are at hand.
         """
         groups, found = list(groups_of(self.pulls.sides)), dict[str, None]()
         for group in groups:
@@ -126,6 +127,8 @@ class Pursued:
             mine = torch.cat([group.pulls, passed], 1)[: self.count].double()
             mine = mine / mine.abs().max().clamp_min(_TINY)
             for where, judged in self._turns():
+                if len(where) < SEARCHED:  # so many weights fit fewer examples by chance
+                    continue
                 fires = None if group.fires is None else group.fires[where]
                 more = search_completed(group.pulls[where], passed[where], fires)
                 if not len(more.rows):
