@@ -1,5 +1,6 @@
 """Likeliest numbers of rows per joint cell: those that brute force finds, and many trees of one client."""
 
+from dataclasses import replace
 from itertools import product
 
 import lightgbm
@@ -10,7 +11,8 @@ import xgboost
 from sklearn.datasets import load_breast_cancer
 
 from glasshouse.attacks.trees.algebra import Configuration, Sums, count_rows, sums_of
-from glasshouse.attacks.trees.cells import count_cells
+from glasshouse.attacks.trees.boxes import Background
+from glasshouse.attacks.trees.cells import Growth, count_cells
 from glasshouse.attacks.trees.joint_cells import background_of
 from glasshouse.attacks.trees.likely import KEPT, Split, likely_counts
 from glasshouse.attacks.trees.narrow import Ranges, share_out
@@ -102,6 +104,23 @@ def placed(seed: int, count: int, library: str) -> float:
 def test_twenty_trees_still_place_every_row(seed):
     """Leaves that too many cells meet are guessed from public rows, and fit to the last tree."""
     assert placed(seed, 20, "xgboost") == 1
+
+
+def test_nothing_is_certain_of_sums_that_fit_nothing():
+    """The second tree's H is off by a hundredth: whatever follows from the others is no proof."""
+    rows, labels = ROWS[:100].astype(np.float32), LABELS[:100]
+    how = {"objective": "binary:logistic", "max_depth": 3, "nthread": 1, "tree_method": "hist"}
+    document = bytes(xgboost.train(how, xgboost.DMatrix(rows, labels), 3).save_raw("json"))
+    trees = read_document(document)[1]
+    first = count_rows(trees, Configuration(), subject="test")
+    second, third = (sums_of(trees, t, Configuration()) for t in (1, 2))
+    layers, doubtful = Growth(trees, first, [second, third], Background()).follow(guess=False)
+    assert len(layers) == 3
+    assert not doubtful
+    wrong = replace(second, hessian=second.hessian * 1.01)
+    layers, doubtful = Growth(trees, first, [wrong, third], Background()).follow(guess=False)
+    assert len(layers) == 3
+    assert doubtful
 
 
 def test_files_of_lightgbm_place_rows_whose_prior_counts_once():

@@ -125,7 +125,8 @@ def count_cells(
         expected = expected_in(after, known, counted, background)
         counts = _split(counts, _parents(before, after), expected)
     if guessed:
-        certain = _proved(grow.follow(guess=False)[0][-1], cells, counts)
+        proved, doubtful = grow.follow(guess=False)
+        certain = certain if doubtful else _proved(proved[-1], cells, counts)
     return Solution(
         cells=cells, counts=counts, residual=whole.residual(counts), certain=certain, trees=len(layers)
     )
@@ -140,7 +141,10 @@ Layer = tuple[Cells, Ranges]
 class _Way:
     """Layers of one tree, of two, ..., without cells that are empty.
 
-    ``score``: logarithm of how likely its guesses are.
+    Attributes:
+        layers: of them.
+        score: logarithm of how likely its guesses are.
+        guessed: a number is a guess, or some sums fitted nothing: nothing of it is proved.
     """
 
     layers: tuple[Layer, ...]
@@ -165,11 +169,7 @@ class Growth:
     """Layers of ever more trees of one document."""
 
     def __init__(
-        self,
-        trees: TreeEnsemble,
-        counted: Counted,
-        later: list[Sums],
-        background: Background,
+        self, trees: TreeEnsemble, counted: Counted, later: list[Sums], background: Background
     ) -> None:
         self._counted, self._sums, self._background = counted, [counted.sums, *later], background
         self._values = [trees.trees[t].value[s.leaves] for t, s in enumerate(self._sums)]
@@ -178,7 +178,7 @@ class Growth:
         self._public = leaves_of_public(self._sums, background)
 
     def follow(self, *, guess: bool) -> tuple[list[Layer], bool]:
-        """The layers of as many trees as can be built, and if a number in them is a guess."""
+        """The layers of as many trees as can be built, and whether nothing of them is proved."""
         cells = start(self._counted, self._values[0], self._background.possible)
         ways = [_Way(layers=((cells, Ranges.exactly(_share_first(cells, self._counted))),))]
         for tree in range(1, len(self._sums)):
@@ -204,8 +204,9 @@ class Growth:
         found = narrow(known, parents, leaf, margins, sums)
         if found is None and way.guessed:
             return []
+        # Sums that fit nothing are not those of rows of weight 1, or an earlier tree's were not.
         ranges = share_out(known, parents) if found is None else found
-        plain = way.on(cells, ranges)
+        plain = way.on(cells, ranges, guessed=found is None)
         if plain.known or not way.known or not guess or len(sums.leaves) > LEAVES:
             return [plain]
         split = Split(
