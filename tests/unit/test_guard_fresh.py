@@ -131,6 +131,15 @@ def test_a_parametrised_weight_whose_start_has_another_use_is_looked_at_as_it_is
     assert pulls.unseen or "layer.parametrizations.weight.original1" in pulls.lengths
 
 
+@pytest.mark.parametrize("channels", [1, 2])
+@pytest.mark.parametrize("layer", [nn.BatchNorm2d, nn.GroupNorm, nn.PReLU])
+def test_a_layer_that_initialises_itself_keeps_nothing_however_small_it_is(layer, channels) -> None:
+    """A single number as a mark must not be the 1 that variances and scales start from."""
+    model = nn.Sequential(layer(1, channels) if layer is nn.GroupNorm else layer(channels))
+    assert kept_buffers(model) == ()
+    assert initialise_again(model, seed=1)[1] == ()
+
+
 def test_buffers_are_drawn_apart_from_the_weights_that_they_multiply() -> None:
     torch.manual_seed(0)
     layer = nn.Linear(200, 6)

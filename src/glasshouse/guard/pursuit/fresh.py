@@ -188,7 +188,8 @@ def _mark(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for t in tensors.values():
         if t.is_floating_point() or t.is_complex():
             noise = torch.randn(t.shape, generator=generator)
-            t.copy_(F.normalize(noise, dim=-1) if t.ndim else noise)
+            # Of a single number a unit vector is 1, as which scales and variances start.
+            t.copy_(F.normalize(noise, dim=-1) if t.ndim and t.shape[-1] > 1 else noise)
         else:
             t.fill_(1)
     return {key: t.detach().clone() for key, t in tensors.items()}
