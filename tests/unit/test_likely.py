@@ -65,6 +65,23 @@ def test_what_fits_is_found_and_nothing_else():
         assert tuple(rows) in {tuple(counts) for counts in found.counts.tolist()}
 
 
+def test_cells_that_h_does_not_tell_apart_are_left_open():
+    """Forty cells of the same h: nearly all pairs of choices have a sum that fits, too many to look at."""
+    cells = 40
+    nothing, parents = np.zeros((2, 1)), np.repeat(np.arange(cells), 2)
+    sums = Sums(
+        leaves=np.arange(2), lower=nothing, upper=nothing, count=np.full(2, np.nan),
+        hessian=np.full(2, 0.25 * 2 * cells), gradient=np.zeros(2),
+    )  # fmt: skip
+    before = Ranges.exactly(np.full((cells, 2), 2))
+    split = Split(
+        total=np.full(cells, 4), parents=parents, leaf=np.tile([0, 1], cells),
+        margins=np.zeros(2 * cells, dtype=np.float32), sums=sums, ranges=share_out(before, parents),
+        weights=np.full(2 * cells, 0.5),
+    )  # fmt: skip
+    assert len(likely_counts(split).counts) == 0
+
+
 def test_likelier_numbers_come_first():
     split, rows = split_of(3)
     # Sums that fit everything leave the order to the weights alone.

@@ -42,7 +42,7 @@ def test_what_comes_out_whole_is_hardly_ever_no_leak_found_and_the_right_ones_ar
     for (share,), own in by(rows, "whole", 1).items():
         if float(share) > 0.1:  # up to the margin, "no leak found" may be said
             assert rate(own, silent) <= ALLOWED, share
-        # Names are corrected by Benjamini and Hochberg: what is kept low is the share of those named.
+        # Names are corrected by Benjamini and Hochberg, which keeps this share low.
         named, falsely = (sum(row[which] for row in own) for which in ("named", "false_names"))
         assert named > 0
         assert falsely <= ALLOWED * named, share
@@ -50,13 +50,22 @@ def test_what_comes_out_whole_is_hardly_ever_no_leak_found_and_the_right_ones_ar
         assert sum(one >= float(share) - 0.005 for one in most) >= COVERED * len(most), share
 
 
+@pytest.mark.slow
+@pytest.mark.xfail(
+    reason="somebody is falsely named in 0.07 of audits where a third comes out (docs/result.md)"
+)
+def test_few_audits_name_somebody_falsely(rows):
+    for (share,), own in by(rows, "whole", 1).items():
+        assert rate(own, lambda row: row["false_names"] > 0) <= ALLOWED, share
+
+
 SHORT = {
-    ("nothing leaks", "gain"),
-    ("nothing leaks", "label"),
-    ("nothing leaks", "twin"),
-    ("whole", "exchange"),
+    ("nothing leaks", "gain"): "0.92: the null that is quoted differs between audits of one kind",
+    ("nothing leaks", "label"): "0.92: likewise",
+    ("nothing leaks", "twin"): "0.88: likewise",
+    ("whole", "exchange"): "0.86: that of a permutation test, about these victims",
 }
-"""Intervals that are known to cover less; docs/result.md says how far, and why."""
+"""Intervals that are known to cover less, and why (docs/result.md)."""
 
 
 @pytest.mark.slow
@@ -64,7 +73,7 @@ SHORT = {
 @pytest.mark.parametrize("kind", ["nothing leaks", "whole", "weak"])
 def test_printed_intervals_hold_the_truth(kind, name, rows, request):
     if (kind, name) in SHORT:
-        request.applymarker(pytest.mark.xfail(reason="docs/result.md says how far it falls short"))
+        request.applymarker(pytest.mark.xfail(reason=SHORT[kind, name]))
     # Means differ between data, nulls and metrics, and hardly between numbers of victims.
     places = (1, 2, 4) if kind == "nothing leaks" else (1, 3, 4)
     found = [(share * count, count) for _, of, share, count in covered(rows, kind, *places) if of == name]

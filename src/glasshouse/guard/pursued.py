@@ -45,7 +45,7 @@ SAME: Final = 0.999
 EXPLAINED: Final = 0.5
 """Cosine between a tensor's update and the examples' contributions, below which others made the update."""
 HALVES: Final = 0.05
-"""Share of the examples that read-outs completed by later units must isolate; honest models: up to 0.016."""
+"""Share of examples that read-outs completed by later units must isolate (51 honest models: up to 0.031)."""
 UNDISTURBED: Final = 0.95
 """The same from which on nothing was added to the update, so that what resembles an example is no chance."""
 _AT_A_TIME: Final = 2**22  # numbers of vectors that are read at a time

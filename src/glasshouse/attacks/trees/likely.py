@@ -22,7 +22,7 @@ from scipy.special import gammaln
 
 from glasshouse.attacks.trees.algebra import Floats, Ints, Margins, Sums, derivatives
 from glasshouse.attacks.trees.boxes import Background, Cells
-from glasshouse.attacks.trees.narrow import ROW, SUM, Ranges, conserve
+from glasshouse.attacks.trees.narrow import ROW, SUM, Ranges, conserve, halve, meet
 
 WEIGHT: Final = 0.5
 """What the nearest public rows count, in rows of the cell itself."""
@@ -180,20 +180,17 @@ def _meet(
 ) -> tuple[Floats, Ints]:
     """Choices of one number per cell that fit H and G of a leaf: scores (F,) and numbers (F, cells)."""
     (p, h), (hessian, gradient) = row, wanted
-    halves = _halves(lists)
+    halves = halve(np.array([-(np.exp(score) * score).sum() for score, _ in lists]))
     (score, counts), (score_2, counts_2) = (_listed([lists[i] for i in half]) for half in halves)
     sums = counts_2 @ h[halves[1]]
     order = np.argsort(sums, kind="stable")
-    sums, score_2, counts_2 = sums[order], score_2[order], counts_2[order]
-    missing = hessian - counts @ h[halves[0]]
+    score_2, counts_2 = score_2[order], counts_2[order]
     most = min(sum(float(numbers.max()) for _, numbers in lists), hessian / float(h.min(initial=0.25)) + 1)
     slack = SUM * hessian + ROW * most
-    begin, end = (
-        np.searchsorted(sums, missing - slack), np.searchsorted(sums, missing + slack, side="right")
-    )  # fmt: skip
-    pairs = end - begin
-    left = np.repeat(np.arange(len(score)), pairs)
-    right = np.arange(len(left)) - np.repeat(np.cumsum(pairs) - pairs, pairs) + np.repeat(begin, pairs)
+    pairs = meet(hessian - counts @ h[halves[0]], sums[order], slack)
+    if pairs is None:  # cells of the same h: H does not tell them apart
+        return np.zeros(0), np.zeros((0, len(lists)), dtype=np.int64)
+    left, right = pairs
     # G first, on sums alone: few of the pairs that fit H are looked at whole.
     slack = SUM * abs(gradient) + ROW * most
     positives = (counts @ p[halves[0]])[left] + (counts_2 @ p[halves[1]])[right] - gradient
@@ -202,18 +199,6 @@ def _meet(
     chosen = np.zeros((len(left), len(lists)), dtype=np.int64)
     chosen[:, halves[0]], chosen[:, halves[1]] = counts[left], counts_2[right]
     return score[left] + score_2[right], chosen
-
-
-def _halves(lists: list[tuple[Floats, Ints]]) -> tuple[Ints, Ints]:
-    """Positions in two halves whose numbers are about equally uncertain."""
-    entropy = np.array([-(np.exp(score) * score).sum() for score, _ in lists])
-    halves: tuple[list[int], list[int]] = [], []
-    sizes = [0.0, 0.0]
-    for i in np.argsort(-entropy, kind="stable").tolist():
-        smaller = int(sizes[1] < sizes[0])
-        halves[smaller].append(i)
-        sizes[smaller] += float(entropy[i])
-    return np.array(halves[0], dtype=np.int64), np.array(halves[1], dtype=np.int64)
 
 
 def _listed(lists: list[tuple[Floats, Ints]]) -> tuple[Floats, Ints]:

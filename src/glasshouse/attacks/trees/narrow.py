@@ -149,23 +149,18 @@ def fitting_counts(
     # Cells whose number is known are no part of the search.
     free = np.flatnonzero(high > low)
     rest = hessian - float((h * low).sum()) + float((h * low)[free].sum())
-    halves = tuple(free[half] for half in _halves((high - low)[free] + 1))
+    halves = tuple(free[half] for half in halve(np.log((high - low)[free] + 1.0)))
     if max(float(np.log(high - low + 1.0)[half].sum()) for half in halves) > np.log(HALF):
         return None
     first, second = (_grid(low[half], high[half]) for half in halves)
     sums = second @ h[halves[1]]
     order = np.argsort(sums)
-    sums, second = sums[order], second[order]
-    missing = rest - first @ h[halves[0]]
-    begin, end = (
-        np.searchsorted(sums, missing - slack), np.searchsorted(sums, missing + slack, side="right")
-    )  # fmt: skip
-    pairs = int((end - begin).sum())
-    if pairs > PAIRS:
+    second = second[order]
+    pairs = meet(rest - first @ h[halves[0]], sums[order], slack)
+    if pairs is None:
         return None
-    left = np.repeat(np.arange(len(first)), end - begin)
-    right = np.arange(pairs) - np.repeat(np.cumsum(end - begin) - end, end - begin)
-    counts = np.repeat(low[None], pairs, 0)
+    left, right = pairs
+    counts = np.repeat(low[None], len(left), 0)
     counts[:, halves[0]], counts[:, halves[1]] = first[left], second[right]
     positives = counts @ p - gradient
     rows = counts.sum(1)
@@ -175,14 +170,25 @@ def fitting_counts(
     return np.asarray(counts[near & whole & between])
 
 
-def _halves(sizes: Ints) -> tuple[Ints, Ints]:
-    """Positions in two halves with about the same product of sizes."""
+def meet(missing: Floats, sums: Floats, slack: float) -> tuple[Ints, Ints] | None:
+    """Positions of what is missing, and of rising sums that are it within ``slack``; None: too many pairs."""
+    begin, end = np.searchsorted(sums, missing - slack), np.searchsorted(sums, missing + slack, side="right")
+    pairs = end - begin
+    if pairs.sum() > PAIRS:
+        return None
+    left = np.repeat(np.arange(len(missing)), pairs)
+    right = np.arange(len(left)) - np.repeat(np.cumsum(pairs) - pairs, pairs) + np.repeat(begin, pairs)
+    return left, right
+
+
+def halve(weights: Floats) -> tuple[Ints, Ints]:
+    """Positions in two halves of about the same weight."""
     halves: tuple[list[int], list[int]] = [], []
-    products = [0.0, 0.0]
-    for i in np.argsort(-sizes, kind="stable").tolist():
-        smaller = int(products[1] < products[0])
+    sums = [0.0, 0.0]
+    for i in np.argsort(-weights, kind="stable").tolist():
+        smaller = int(sums[1] < sums[0])
         halves[smaller].append(i)
-        products[smaller] += float(np.log(sizes[i]))
+        sums[smaller] += float(weights[i])
     return np.array(halves[0], dtype=np.int64), np.array(halves[1], dtype=np.int64)
 
 
