@@ -31,8 +31,9 @@ collect_ignore = [  # jobs of their own, with modules beside each other
 ]
 IN_CI = bool(os.environ.get("GLASSHOUSE_CI"))
 MAY_SKIP_IN_CI = re.compile(r"shared/data|torchvision|'vision'|\bCUDA\b|\bGPU\b|\bMPS\b")
-INTEGRATION = ("audits", "browser", "first_hour", "integrations", "plugins", "wall")
-"""Folders whose tests run whole audits, deployments, packages or pages: between a unit and a slow test."""
+INTEGRATION = ("audits", "browser", "first_hour", "guard", "hostile", "integrations", "plugins", "wall")
+"""Folders whose tests run whole audits, checks of models, commands, deployments, packages or pages: between a
+unit and a slow test."""
 TESTS = Path(__file__).resolve().parent / "tests"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 

@@ -67,8 +67,8 @@ def test_the_power_is_within_five_points_of_the_exact_test(family, n):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_claims_about_somebody_else_name_a_victim_in_five_of_a_hundred_cells_at_most(kind):
-    """Over 300 cells, with 2 standard errors of 5 %. Without Holm's correction 14 % name somebody."""
-    assert false_rate(KINDS[kind], 3, 300) <= 0.05 + 0.025
+    """Over 100 cells. The slow tests below tell the rate itself."""
+    assert false_rate(KINDS[kind], 3, 100) <= 0.05
 
 
 def test_victims_whose_examples_come_out_are_named_also_where_they_are_many():

@@ -32,12 +32,12 @@ from glasshouse.testing.toys import toy
 from glasshouse.truth.record import Truth, Used
 from glasshouse.wire import Batch
 
-VICTIMS = 30
+VICTIMS = 10
 
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory):
-    """30 clients with a digit each, simulated once."""
+    """10 clients with a digit each, simulated once."""
     folder = tmp_path_factory.mktemp("federation")
     scenario = from_dict(
         {
@@ -83,14 +83,14 @@ def certified(federation, out: Path, **arguments) -> list[Search]:
     return [row for _, rows in certify_together(piece) for row in rows]
 
 
-def test_a_search_cut_short_is_unfinished_30_of_30(federation, tmp_path):
+def test_a_search_cut_short_is_unfinished_10_of_10(federation, tmp_path):
     rows = certified(federation, tmp_path, iterations=2)
     assert [row.finished for row in rows] == [False] * VICTIMS
     assert all(row.truth < row.loss for row in rows)
     assert rows[3].name == "round 0, client 3"
 
 
-def test_a_search_below_the_truth_is_finished_30_of_30(federation, tmp_path):
+def test_a_search_below_the_truth_is_finished_10_of_10(federation, tmp_path):
     """So strong a prior prefers grey images to digits, and finds them."""
     rows = certified(federation, tmp_path, iterations=60, tv=20.0)
     assert [row.finished for row in rows] == [True] * VICTIMS

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 import torch
+from tests.audits.test_liars import PLUGINS
 from tests.verdicts.bench import SHAPE, batch, bench, textured
-from tests.verdicts.test_liars import PLUGINS
 from tests.worlds import installed
 
 from glasshouse.audit.run import audit

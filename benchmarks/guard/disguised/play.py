@@ -1,4 +1,4 @@
-"""Every built-in attack that alters models, disguised, against the guard: tests/unit/test_guard_disguised.py.
+"""Every built-in attack that alters models, disguised, against the guard: tests/guard/test_disguised.py.
 
 One client with a batch of 64 examples answers with one gradient. The server crafts a model with the attack's
 own ``craft``, disguises it (``evasions``), and reads the answer with the attack's own

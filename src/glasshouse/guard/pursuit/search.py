@@ -207,7 +207,7 @@ def fit(columns: Tensor, support: Tensor, rows: Tensor) -> ReadOuts:
 def _summed(weights: Tensor, rows: Tensor) -> Tensor:
     """Rows (r, k, N) times their weights (r, k), summed, (r, N).
 
-    Weights come from a solver, one column after the other: a product of matrices takes ten times as long then.
+    Weights come from a solver, column by column: a product of matrices takes ten times as long then.
     """
     return (weights[..., None] * rows).sum(1)
 

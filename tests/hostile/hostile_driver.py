@@ -1,4 +1,4 @@
-"""Run hostile cases through the command line, many in one process: ``python -m tests.cli.hostile_driver``.
+"""Run hostile cases on the command line, many in one process: ``python -m tests.hostile.hostile_driver``.
 
 Arguments: the folder to work in, the honest run, and where to write what happened. Each case has ten
 seconds, and the process may not take more than 2 GiB of addresses on top of what it has.
@@ -18,8 +18,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from tests.cli.hostile_files import FILES, SHOWN
-from tests.cli.hostile_runs import RUNS, Case
+from tests.hostile.hostile_files import FILES, SHOWN
+from tests.hostile.hostile_runs import RUNS, Case
 
 from glasshouse.cli import main
 

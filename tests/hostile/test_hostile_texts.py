@@ -20,7 +20,7 @@ from glasshouse.cli import main
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 
 import report_specimen as specimen
-from tests.cli.hostile_texts import ACTS, TEXTS, hostile_results, poisoned, write
+from tests.hostile.hostile_texts import ACTS, TEXTS, hostile_results, poisoned, write
 
 from glasshouse.outside.text import markdown, visible
 from glasshouse.results.files import write_result

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cli import hostile_driver
-from tests.cli.hostile_driver import CASES, SECONDS, allowed
-from tests.cli.hostile_files import SCENARIO, SHOWN
+from tests.hostile import hostile_driver
+from tests.hostile.hostile_driver import CASES, SECONDS, allowed
+from tests.hostile.hostile_files import SCENARIO, SHOWN
 
 from glasshouse.cli import main
 
@@ -34,7 +34,7 @@ def happened(honest: Path, tmp_path_factory: pytest.TempPathFactory):
     """What every case did: all run in one process of their own."""
     place = tmp_path_factory.mktemp("hostile")
     root = Path(hostile_driver.__file__).parents[2]
-    command = [sys.executable, "-m", "tests.cli.hostile_driver", str(place / "cases"), str(honest)]
+    command = [sys.executable, "-m", "tests.hostile.hostile_driver", str(place / "cases"), str(honest)]
     done = subprocess.run(
         [*command, str(place / "happened.json")],
         cwd=root,

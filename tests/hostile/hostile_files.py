@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from tests.cli.hostile_runs import Case, linked, safetensors_bytes
+from tests.hostile.hostile_runs import Case, linked, safetensors_bytes
 
 from glasshouse.store import write_tensors
 
