@@ -12,7 +12,10 @@ from types import SimpleNamespace
 import pytest
 
 from glasshouse import registry
+from glasshouse.audit.plan import Plan
+from glasshouse.audit.scoring.tasks import CellResult
 from glasshouse.audit.stages import Stages
+from glasshouse.executors.base import Answer
 from glasshouse.executors.local import PRELOAD
 from glasshouse.process import Workers
 
@@ -104,3 +107,41 @@ def test_the_server_of_workers_imports_everything_once_and_never_collects_it():
     )
     frozen = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert int(frozen.stdout) > 100_000
+
+
+@pytest.mark.parametrize(("jobs", "pieces"), [(1, [["shown", "clip", "noise"], ["else"]]), (2, 4)])
+def test_cells_of_equal_victims_are_scored_in_one_process_where_cells_are_many(
+    tmp_path, monkeypatch, jobs, pieces
+):
+    """They meet the same null adversaries; where processes would wait, each cell is a piece of its own."""
+    plans = {
+        name: Plan(cell=SimpleNamespace(hash=name), system=f"of {name}", groups=())
+        for name in ("clip", "shown", "noise", "else")
+    }
+    shown = dict.fromkeys(("clip", "shown", "noise"), plans["shown"])
+    monkeypatch.setattr("glasshouse.audit.stages.attack_tasks", lambda *_: ())
+    monkeypatch.setattr("glasshouse.audit.stages.with_powers", lambda family, _: family.rest)
+    scored = []
+
+    class Queue:
+        def __init__(self):
+            self.jobs, self.waiting = jobs, []
+
+        def submit(self, piece):
+            self.waiting.append(piece)
+
+        def finished(self):
+            while self.waiting:
+                piece = self.waiting.pop(0)
+                families = piece.task[1]
+                cells = [one.cell.hash for f in families for one in (f.shown, *f.rest)]
+                scored.append(cells)
+                results = [[(name, CellResult(facts=None, drawing=0.25)) for name in cells]]
+                yield piece, Answer(value=results, seconds=1.0, cpu_seconds=1.0, peak_mb=0.0)
+
+    log = SimpleNamespace(write=lambda *_, **__: None)
+    stages = Stages(workers=Queue(), run=tmp_path, device="cpu", log=log)
+    assert stages.score(list(plans.values()), [], {}, shown).keys() == plans.keys()
+    assert scored == pieces if jobs == 1 else [len(cells) for cells in scored] == [1] * pieces
+    # What figures take is told apart from what scores take.
+    assert stages.spent == {"scores": len(scored) - 1.0, "figures": 1.0}

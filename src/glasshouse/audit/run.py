@@ -22,11 +22,9 @@ from glasshouse.audit.room import require_room
 from glasshouse.audit.scoring.cell import refusal_record
 from glasshouse.audit.scoring.judging.family import with_family
 from glasshouse.audit.scoring.judging.policy import policy_limits
-from glasshouse.audit.scoring.judging.power import powers_of
 from glasshouse.audit.scoring.judging.verdict import settle
 from glasshouse.audit.scoring.tasks import CellResult
 from glasshouse.audit.scoring.words import attack_cards, metric_cards, threat_card
-from glasshouse.audit.simulation.planted import HOW, OWN
 from glasshouse.audit.stages import Stages
 from glasshouse.cache import LOCKS
 from glasshouse.data.fetch import ensure
@@ -183,18 +181,7 @@ def _run(
     every = (*plans, *canaries.values())
     stages.run_plugins(every, controls)
     searches = stages.certify(every)
-    # What an attack finds where nothing is defended comes first: the power behind its silence elsewhere.
-    first = list({one.cell.hash: one for one in shown.values()}.values())
-    scored = stages.score(first, controls, searches)
-    powers = {
-        cell: powers_of(
-            one.cell.scenario.attacks,
-            scored[one.cell.hash].findings,
-            how=HOW if one.cell.hash in canaries else OWN,
-        )
-        for cell, one in shown.items()
-    }
-    scored |= stages.score([one for one in plans if one.cell.hash not in scored], controls, searches, powers)
+    scored = stages.score(plans, controls, searches, shown)
     for part in (_CONTROLS, PLANTED, LOCKS, NEAREST):
         shutil.rmtree(stages.run / part, ignore_errors=True)
     measured = stages.epsilons(plans)

@@ -19,17 +19,19 @@ from glasshouse.audit.captured.group import record
 from glasshouse.audit.log import RunLog
 from glasshouse.audit.plan import Plan, attack_tasks, group_tasks
 from glasshouse.audit.remaining import Remaining
-from glasshouse.audit.scoring.cell import score_cell
+from glasshouse.audit.scoring.cell import score_family
 from glasshouse.audit.scoring.judging.certificate import certificate_pieces, certify_together
 from glasshouse.audit.scoring.judging.control import ControlTask, judge_control, lost_control, run_control
-from glasshouse.audit.scoring.tasks import CellResult, CellTask
+from glasshouse.audit.scoring.judging.power import with_powers
+from glasshouse.audit.scoring.tasks import CellResult, CellTask, Family
 from glasshouse.audit.simulation.group import Group, has_use_for_crew
+from glasshouse.audit.simulation.planted import HOW, OWN
 from glasshouse.audit.simulation.record import read_record
 from glasshouse.cache import LOCKS, digest
 from glasshouse.errors import BadValue
 from glasshouse.executors.base import Answer, Piece, Workers
 from glasshouse.progress import Counters, forecast
-from glasshouse.results.records import Control, Power
+from glasshouse.results.records import Control
 from glasshouse.results.rows import grouped
 from glasshouse.results.strength import EmpiricalEpsilon, Search
 from glasshouse.scenario.axes import Cell
@@ -37,7 +39,7 @@ from glasshouse.store import read_json, write_json
 from glasshouse.wire import Refusal
 
 FEDERATIONS, ATTACKS, CONTROLS, CANARIES = "federations", "attacks", "controls", "canaries"
-SEARCHES, JUDGED, SCORES = "searches checked", "controls judged", "scores"
+SEARCHES, JUDGED, SCORES, FIGURES = "searches checked", "controls judged", "scores", "figures"
 
 
 @final
@@ -157,7 +159,7 @@ class Stages:
         plans: Sequence[Plan],
         controls: Sequence[ControlTask],
         searches: Mapping[str, tuple[Search, ...]],
-        powers: Mapping[str, Mapping[str, Power]] = MappingProxyType({}),
+        shown: Mapping[str, Plan] = MappingProxyType({}),
     ) -> dict[str, CellResult]:
         """Score cells, in processes that ran no attack; results by the cell's hash.
 
@@ -165,26 +167,49 @@ class Stages:
             plans: of the cells.
             controls: of their attacks.
             searches: certificates by the folder of a unit's claims.
-            powers: planted leaks that were found, by the cell's hash and the attack.
+            shown: where leaks are in the open, by the hash of the cell whose attacks' power this shows.
         """
         with self._room("scores"):
             for control in controls:
                 self._submit(judge_control, control, JUDGED, CONTROLS)
             judged: dict[str, Control | None] = dict(answer.value for _, answer in self._finished())
-            tasks = [
-                CellTask(
+
+            def task(planned: Plan) -> CellTask:
+                return CellTask(
                     cell=planned.cell,
                     groups=planned.groups,
                     run=str(self.run),
                     controls=judged,
                     searches={t.out: searches[t.out] for t in attack_tasks(planned, self.device)},
-                    powers=powers.get(planned.cell.hash, {}),
                 )
-                for planned in plans
+
+            own = {one.cell.hash for one in plans}
+            families: list[tuple[str, Family]] = []
+            for first, *rest in _families(plans, shown):
+                how = OWN if first.cell.hash in own else HOW
+                families.append((first.part, Family(shown=task(first), how=how, rest=tuple(map(task, rest)))))
+            if len(families) >= 2 * self.workers.jobs:
+                return self._score(families)
+            # So few would leave processes without work: first what shows the power, then all others at once.
+            scored = self._score([(part, replace(family, rest=())) for part, family in families])
+            others = [
+                (part, Family(shown=one))
+                for part, family in families
+                for one in with_powers(family, scored[family.shown.cell.hash].findings)
             ]
-            parts = [planned.part for planned in plans]
-            self._submit_by_part(score_cell, list(zip(parts, tasks, strict=True)), SCORES)
-            return dict(one for _, answer in self._finished() for one in answer.value)
+            return scored | self._score(others)
+
+    def _score(self, families: Sequence[tuple[str, Family]]) -> dict[str, CellResult]:
+        """Score the cells of families, each with its part; what figures took is none of the scores' time."""
+        self._submit_by_part(score_family, families, SCORES)
+        scored: dict[str, CellResult] = {}
+        for _, answer in self._finished():
+            results = dict(chain.from_iterable(answer.value))
+            drawing = sum(one.drawing for one in results.values())
+            self.spent[SCORES] -= drawing
+            self.spent[FIGURES] = self.spent.get(FIGURES, 0.0) + drawing
+            scored |= results
+        return scored
 
     @contextmanager
     def _room(self, name: str) -> Iterator[None]:
@@ -264,8 +289,7 @@ def _steps_of(piece: Piece) -> float:
     if piece.label == ATTACKS:
         return float(len(piece.task))
     if piece.work is _run_each:
-        tasks = piece.task[1]
-        return float(sum(map(len, tasks)) if piece.label == SEARCHES else len(tasks))
+        return float(sum(map(len, piece.task[1])))
     return 1.0
 
 
@@ -283,6 +307,17 @@ def _file_epsilon(task: tuple[Cell, Path]) -> None:
     if not out.is_file():
         measure = measure_captured_epsilon if cell.scenario.captured else measure_epsilon
         write_json(out, asdict(measure(cell)))
+
+
+def _families(plans: Sequence[Plan], shown: Mapping[str, Plan]) -> Iterator[list[Plan]]:
+    """The plans, behind the one that shows the attacks' power for them; each once."""
+    families: dict[str, list[Plan]] = {}
+    for planned in plans:
+        first = shown.get(planned.cell.hash, planned)
+        family = families.setdefault(first.cell.hash, [first])
+        if planned.cell.hash != first.cell.hash:
+            family.append(planned)
+    yield from families.values()
 
 
 def _check_some_ran(groups: list[Group]) -> None:

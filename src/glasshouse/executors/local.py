@@ -25,7 +25,7 @@ PRELOAD: Final = (
     "scipy.stats",
     *(
         name
-        for name in own_modules("attacks", "behaviours", "figures", "protocols")
+        for name in own_modules("attacks", "behaviours", "claims", "figures", "metrics", "protocols")
         if ".protocols.documents." not in name
     ),
 )

@@ -15,7 +15,7 @@ from glasshouse.modalities.base import Null, Wanted
 from glasshouse.rng import Rng
 
 KEPT: Final = 4
-"""Number of auxiliary sets whose means a process caches."""
+"""Number of auxiliary sets whose means, and rows by label, a process caches."""
 
 
 def drawn(noun: str) -> tuple[Null, ...]:
@@ -75,9 +75,10 @@ def mean_alike(auxiliary: Batch, wanted: Wanted, rng: Rng) -> Batch:
 def draw_alike(auxiliary: Batch, wanted: Wanted, rng: Rng) -> Batch:
     """For each victim, a random auxiliary example of its label; of any label where there is none."""
     labels, draws = labels_for(auxiliary, wanted, rng), rng.child("alike").torch()
+    known, every = _rows_by_label(auxiliary), torch.arange(len(auxiliary))
     chosen = []
-    for label in labels:
-        rows = _alike(auxiliary.labels, label)
+    for key in _keys(labels):
+        rows = known.get(key, every)
         chosen.append(rows[torch.randint(len(rows), (1,), generator=draws)])
     inputs = auxiliary.inputs[torch.cat(chosen)] if chosen else auxiliary.inputs[:0]
     return Batch(inputs=inputs, labels=labels)
@@ -87,22 +88,16 @@ def _rows(auxiliary: Batch, count: int, rng: Rng) -> Tensor:
     return torch.randint(len(auxiliary), (count,), generator=rng.torch())
 
 
-def _alike(labels: Tensor, label: Tensor) -> Tensor:
-    """The rows with this label; all rows where there is none."""
-    same = (labels == label).reshape(len(labels), -1).all(1)
-    rows = torch.where(same)[0]
-    return rows if len(rows) else torch.arange(len(labels))
-
-
 def _means(auxiliary: Batch, labels: Tensor) -> Batch:
-    means = _means_by_label(auxiliary)
-    inputs = [means.get(_key(label), _mean(auxiliary)[0]) for label in labels]
+    means, mean = _means_by_label(auxiliary), _mean(auxiliary)[0]
+    inputs = [means.get(key, mean) for key in _keys(labels)]
     stacked = torch.stack(inputs) if inputs else auxiliary.inputs[:0]
     return Batch(inputs=stacked, labels=labels)
 
 
-def _key(label: Tensor) -> tuple[float, ...]:
-    return tuple(label.reshape(-1).tolist())
+def _keys(labels: Tensor) -> list[tuple[float, ...]]:
+    """Each label as a key."""
+    return list(map(tuple, labels.reshape(len(labels), -1).tolist()))
 
 
 @lru_cache(maxsize=KEPT)
@@ -111,6 +106,13 @@ def _mean(auxiliary: Batch) -> Tensor:
 
 
 @lru_cache(maxsize=KEPT)
+def _rows_by_label(auxiliary: Batch) -> dict[tuple[float, ...], Tensor]:
+    rows: dict[tuple[float, ...], list[int]] = {}
+    for row, key in enumerate(_keys(auxiliary.labels)):
+        rows.setdefault(key, []).append(row)
+    return {key: torch.tensor(own) for key, own in rows.items()}
+
+
+@lru_cache(maxsize=KEPT)
 def _means_by_label(auxiliary: Batch) -> dict[tuple[float, ...], Tensor]:
-    labels = torch.unique(auxiliary.labels, dim=0)
-    return {_key(label): auxiliary.inputs[_alike(auxiliary.labels, label)].mean(0) for label in labels}
+    return {key: auxiliary.inputs[rows].mean(0) for key, rows in _rows_by_label(auxiliary).items()}

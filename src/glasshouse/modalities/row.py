@@ -10,9 +10,9 @@ Shape letters: B rows, R candidates, N originals, F entries of an encoded row, C
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Final, Literal, final
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +20,7 @@ from glasshouse.errors import BadValue
 from glasshouse.examples import Batch
 from glasshouse.modalities import guesses
 from glasshouse.modalities.base import Display, Modality, Null, Wanted
+from glasshouse.modalities.columns import Columns
 from glasshouse.modalities.likeness import correlation
 from glasshouse.outside import limits
 from glasshouse.registry import Card
@@ -101,6 +102,11 @@ class Column:
         return max(STEP * (self.high - self.low), math.ulp(max(abs(self.low), abs(self.high))))
 
     @property
+    def same(self) -> float:
+        """Up to which difference two numbers are the same value."""
+        return max(self.tolerance, STEP * (self.high - self.low))
+
+    @property
     def entries(self) -> int:
         """Number of entries of an encoded row that it takes, without the one of missing values."""
         return len(self.levels) if self.kind == "categorical" else 1
@@ -145,7 +151,7 @@ class Column:
         """0 for the same value up to 1, elementwise; a missing value is as far as can be from any other."""
         if self.numeric:
             gap = (left - right).abs()
-            same = gap <= max(self.tolerance, STEP * (self.high - self.low))
+            same = gap <= self.same
             apart = gap.div_(self.high - self.low).clamp_max_(1).masked_fill_(same, 0.0)
         else:
             apart = (left != right).double()
@@ -233,7 +239,7 @@ class Row(Modality):
 
     def decode(self, inputs: Tensor) -> Tensor:
         """The valid rows nearest to inputs (B, F): values (B, C) float64, NaN where missing."""
-        return torch.stack([column.decode(inputs[:, place]) for column, place in self.places()], 1)
+        return self._together.decode(inputs)
 
     def places(self) -> Iterator[tuple[Column, slice]]:
         """Every column with its entries."""
@@ -271,11 +277,7 @@ class Row(Modality):
 
     def between(self, left: Tensor, right: Tensor) -> Tensor:
         """The :meth:`distance` of decoded rows, (..., C) each, in one operation: as they broadcast, (...)."""
-        shape = np.broadcast_shapes(left.shape, right.shape)[:-1]
-        total = torch.zeros(shape, dtype=torch.float64, device=left.device)
-        for i, column in enumerate(self.columns):
-            total += column.distance(left[..., i], right[..., i])
-        return total / len(self.columns)
+        return self._together.total(left, right) / len(self.columns)
 
     def likenesses(self, candidates: Tensor, originals: Tensor) -> Mapping[str, Tensor]:
         """Numbers inverted or of another scale; right in a few cells, each worth as much as it is rare."""
@@ -302,9 +304,16 @@ class Row(Modality):
 
     def cells(self, claimed: Tensor, originals: Tensor) -> Tensor:
         """Which cells of claimed rows (B, F) are those of the originals (B, F), row by row: (B, C) bool."""
-        left, right = self.decode(claimed), self.decode(originals.to(claimed.device))
-        same = [column.distance(left[:, i], right[:, i]) == 0 for i, column in enumerate(self.columns)]
-        return torch.stack(same, 1)
+        return self.same_cells(self.decode(claimed), self.decode(originals.to(claimed.device)))
+
+    def same_cells(self, left: Tensor, right: Tensor) -> Tensor:
+        """Which cells of decoded rows (..., C) are the same, as they broadcast: (..., C) bool."""
+        return self._together.apart(left, right) == 0
+
+    @cached_property
+    def _together(self) -> Columns:
+        """The columns at once."""
+        return Columns(self.columns)
 
     def nulls(self) -> Sequence[Null]:
         """Middle and modal rows, columns drawn apart, random public rows, and those of the same label."""

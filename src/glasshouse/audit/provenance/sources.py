@@ -26,7 +26,7 @@ def sources_digest(group: str, name: str) -> str:
     total = hashlib.sha256(f"{module} {sys.version}".encode())
     for library in LIBRARIES:
         try:
-            total.update(f"{library} {version(library)}".encode())
+            total.update(f"{library} {_version(library)}".encode())
         except PackageNotFoundError:
             total.update(f"{library} not installed".encode())
     for package in sorted({__name__.partition(".")[0], module.partition(".")[0]}):
@@ -44,6 +44,7 @@ def package_digest(package: str) -> str:
 
 
 _digest = cache(package_digest)  # many controls need that of glasshouse
+_version = cache(version)  # each look reads a file of the library
 
 
 def _files(package: str) -> Iterator[Path]:

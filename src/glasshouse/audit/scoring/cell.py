@@ -14,19 +14,21 @@ from glasshouse.audit.scoring.finding import Measurement, finding_of
 from glasshouse.audit.scoring.judging.apart import apart
 from glasshouse.audit.scoring.judging.contrast import contrasts
 from glasshouse.audit.scoring.judging.family import Judged, judges_of
+from glasshouse.audit.scoring.judging.power import with_powers
 from glasshouse.audit.scoring.judging.proofs import hold_proofs
 from glasshouse.audit.scoring.judging.untouched import untouched
 from glasshouse.audit.scoring.pair import claimed_kinds
 from glasshouse.audit.scoring.read import Run, read_ground, read_runs
 from glasshouse.audit.scoring.score import ScoredMetric, score_metric
 from glasshouse.audit.scoring.table import crossings, share_alike, tables
-from glasshouse.audit.scoring.tasks import CellResult, CellTask, control_key, power_key
+from glasshouse.audit.scoring.tasks import CellResult, CellTask, Family, control_key, power_key
 from glasshouse.audit.scoring.victims import can_judge_victims, ranked_by, victims_of
 from glasshouse.audit.scoring.words import given_words, place_of
 from glasshouse.audit.sealed import is_foreign
 from glasshouse.audit.simulation.record import GroupRecord, read_record
 from glasshouse.errors import Undefined
 from glasshouse.metrics.base import Metric
+from glasshouse.process import processor_time
 from glasshouse.registry import create, load
 from glasshouse.results.records import TAMPERED, Control, Finding, Refused, Utility, Victim
 from glasshouse.scenario.axes import Cell
@@ -55,6 +57,12 @@ class AttackScores:
     notes: tuple[str, ...] = ()
 
 
+def score_family(family: Family) -> list[tuple[str, CellResult]]:
+    """Score the cell that shows the attacks' power, then the others beside it."""
+    shown = score_cell(family.shown)
+    return [shown, *map(score_cell, with_powers(family, shown[1].findings))]
+
+
 def score_cell(task: CellTask) -> tuple[str, CellResult]:
     """Score all attacks of a cell over all its groups (seeds); return the cell's hash and result."""
     cell, scenario = task.cell, task.cell.scenario
@@ -71,7 +79,9 @@ def score_cell(task: CellTask) -> tuple[str, CellResult]:
     # Beside the findings the numbers of single victims are kept: contrasts pair them across settings.
     numbers = {a.label or a.name: scores[i].numbers for i, a in enumerate(scenario.attacks)}
     findings = {i: one.findings for i, one in scores.items()}
+    begun = processor_time()
     drawings = illustrate(task, records, runs, findings)
+    drawing = processor_time() - begun
     unscored = {i: (*one.refusals, *held[i][1]) for i, one in scores.items()}
     refusals = list(_refusals(task, records, runs, unscored))
     refusals += [refusal_record(cell, refusal) for refusal in drawings.refusals]
@@ -84,6 +94,7 @@ def score_cell(task: CellTask) -> tuple[str, CellResult]:
         facts=records[0].facts if records else None,
         notes=tuple(note for one in scores.values() for note in one.notes),
         proofs=tuple(proof for proofs, _ in held for proof in proofs),
+        drawing=drawing,
     )
 
 

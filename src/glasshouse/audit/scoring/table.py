@@ -4,9 +4,10 @@ One row is one claim about one update, reduced to its best candidate for each ex
 example. At most ``MOST_VICTIMS`` examples are compared, in the order of their rounds and clients.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from functools import partial
+from typing import Final, TypeVar, final
 
 import numpy as np
 import torch
@@ -17,16 +18,19 @@ from glasshouse.attacks.base import About, Reconstruction
 from glasshouse.audit.scoring.measure import measure
 from glasshouse.audit.scoring.pair import can_score, cross_claims
 from glasshouse.audit.scoring.read import Run
-from glasshouse.cache import digest
+from glasshouse.audit.sealed import is_foreign
+from glasshouse.cache import digest, once
 from glasshouse.errors import BadValue, NothingClaimed
 from glasshouse.metrics.base import Metric, ScoreContext
 from glasshouse.metrics.statistics.exchange import group_alike
 from glasshouse.metrics.statistics.units import Numbers
 from glasshouse.metrics.statistics.victims import exchangeable
-from glasshouse.modalities.base import Wanted
+from glasshouse.modalities.base import Modality, Wanted
 from glasshouse.wire import Batch
 
 __all__ = ["Crossing", "Table", "best_of", "claims_about_examples", "crossings", "share_alike", "tables"]
+
+T = TypeVar("T")
 
 # | number       | what it trades                           | which measurement set it     | where repeated |
 # |--------------|------------------------------------------|------------------------------|----------------|
@@ -196,7 +200,7 @@ def _table(metric: Metric, run: Run, *, singles: bool) -> Table | None:
     modality = run.book.modality
     places = np.concatenate([np.arange(len(batch)) for batch in batches])
     shift_p = _shift_p(run, examples, heldout.inputs[:SHIFT_HELDOUT]) if singles else 1.0
-    alike = group_alike(modality.distance(examples, examples).numpy(), near=modality.near)
+    alike = _of_examples("alike", run, examples, partial(_group, modality, examples))
     return Table(
         names=tuple(_name(*claims[c][:2], int(kept[c][i])) for c, i in zip(owners, places, strict=True)),
         identities=tuple(run.ground.truth.identity(claims[c][1], claims[c][0].client) for c in owners),
@@ -251,8 +255,26 @@ def _baseline(metric: Metric, run: Run, labels: Tensor, everyone: Tensor) -> tup
     return np.diagonal(best[:, :n]).copy(), best[:, n:]
 
 
+def _group(modality: Modality, examples: Tensor) -> NDArray[np.int64]:
+    """Groups of near-duplicates."""
+    return group_alike(modality.distance(examples, examples).numpy(), near=modality.near)
+
+
+def _of_examples(what: str, run: Run, examples: Tensor, work: Callable[[], T], *more: object) -> T:
+    """What ``work`` says of examples: the same for every metric, attack and cell that meets them."""
+    modality = run.book.modality
+    # Of another package's, nobody knows whether its representation says all that its distances depend on.
+    listed = None if is_foreign(modality) else [what, repr(modality), examples, *more]
+    return once(listed, work)
+
+
 def _shift_p(run: Run, examples: Tensor, heldout: Tensor) -> float:
     """The p-value of private and held-out examples being exchangeable."""
+    work = partial(_test_shift, run, examples, heldout)
+    return _of_examples("shift", run, examples, work, heldout, run.book.rng.key)
+
+
+def _test_shift(run: Run, examples: Tensor, heldout: Tensor) -> float:
     everyone = torch.cat([examples, heldout])
     distances = run.book.modality.distance(everyone, everyone).sqrt().numpy()
     private = np.arange(len(everyone)) < len(examples)

@@ -50,6 +50,7 @@ class CellResult:
         facts: of the first federation; None: none ran.
         notes: on victims that could not be judged, for the log.
         proofs: what was proved, held against the truth.
+        drawing: CPU seconds spent on the figures.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -60,6 +61,29 @@ class CellResult:
     facts: Facts | None
     notes: tuple[str, ...] = ()
     proofs: tuple[Proofs, ...] = ()
+    drawing: float = 0.0
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """Cells that differ by their defences alone, with the one that shows what attacks find without any.
+
+    They have the same victims and the same auxiliary data, so that one process judges the null adversaries
+    once for all of them.
+
+    Attributes:
+        shown: where nothing is defended.
+        how: how leaks were planted there, in words.
+        rest: cells whose power it shows.
+    """
+
+    shown: CellTask
+    how: str = ""
+    rest: tuple[CellTask, ...] = ()
+
+    def __len__(self) -> int:
+        return 1 + len(self.rest)
 
 
 def attack_key(position: int, attack: Plugin) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
-from typing import Final, final
+from typing import Any, Final, final
 
 import torch
 from torch import Tensor
@@ -105,6 +105,13 @@ class GroundTruth:
 
         The next ones in order, cyclically; if there are none, held-out examples; without those, none.
         """
+        key = about.rounds, about.client, number
+        if key not in self._others:
+            self._others[key] = self._find_others(about, number)
+        return tuple(one if isinstance(one, Target) else self.target(*one) for one in self._others[key])
+
+    def _find_others(self, about: About, number: int) -> tuple[Target | tuple[int, int | None], ...]:
+        """The update or round of each other victim, or a held-out one."""
         client = about.client
         size = len(self.target(number, client).batch)
         how_many = max(1, min(SHIFTS, EXAMPLES // size))
@@ -117,7 +124,7 @@ class GroundTruth:
         after = keys.index((number, client)) + 1
         different = (key for key in keys[after:] + keys[:after] if own.isdisjoint(self._behind(*key)))
         if chosen := list(islice(different, how_many)):
-            return tuple(self.target(*key) for key in chosen)
+            return tuple(chosen)
         return self._heldout_targets(size, how_many)
 
     def twins(self, number: int, client: int | None) -> Batch | None:
@@ -128,6 +135,13 @@ class GroundTruth:
         Returns:
             None where some victim is the only private example of its label.
         """
+        if (number, client) not in self._twins:
+            self._twins[number, client] = self._find_twins(number, client)
+        rows = self._twins[number, client]
+        return None if rows is None else self.truth.private.pick(rows)
+
+    def _find_twins(self, number: int, client: int | None) -> Tensor | None:
+        """The rows of :meth:`twins`."""
         private, keys = self.truth.private, sorted(self.truth.used)
         own = [(row, k[1]) for k in keys if k[0] == number and client in (None, k[1])
                for row in self.truth.used[k].rows()]  # fmt: skip
@@ -143,7 +157,7 @@ class GroundTruth:
             columns.append(near)
         times = max(1, min(DRAWS, EXAMPLES // len(own), max(map(len, columns))))
         chosen = [column[turn % len(column)] for turn in range(times) for column in columns]
-        return private.pick(torch.tensor(chosen))
+        return torch.tensor(chosen)
 
     def against(self, truth: Truth) -> "GroundTruth":
         """The same with another ground truth, for a negative control."""
@@ -174,6 +188,16 @@ class GroundTruth:
             rows = (row for key in keys for row in self.truth.used[key].rows())
             self._prints[number, client] = frozenset(map(self.truth.print_of, rows))
         return self._prints[number, client]
+
+    @cached_property
+    def _others(self) -> dict[tuple[tuple[int, ...], int | None, int], tuple[Any, ...]]:
+        """Cache of :meth:`others`, which every metric asks about each claim."""
+        return {}
+
+    @cached_property
+    def _twins(self) -> dict[tuple[int, int | None], Tensor | None]:
+        """Cache of :meth:`twins`, likewise."""
+        return {}
 
     @cached_property
     def _prints(self) -> dict[tuple[int, int | None], frozenset[str]]:

@@ -21,6 +21,8 @@ COUNT, OCCURS, SUM = 0, 1, 2
 """Kinds of facts, as in ``attacks.tabular.What``."""
 GUESSED = 0
 """The certainty without a certificate, as in ``attacks.tabular.Certainty``."""
+AT_ONCE: Final = 2**20
+"""Pairs of a fact and a row that are looked at together."""
 NEAR: Final = 1e-7
 """Slack of a fact's ends: rounding of float32 entries."""
 
@@ -184,7 +186,7 @@ class FactsRight(Hits):
         facts, rows = _floats(claimed), _floats(truth)
         if not len(facts):
             raise nothing_claimed("facts", "fact", "leaves_exact")
-        return np.array([_holds(fact, rows) for fact in facts])
+        return _hold(facts, rows)
 
     def blind(
         self, claimed: Tensor, truth: Tensor, auxiliary: Batch | None, *, context: ScoreContext
@@ -194,7 +196,7 @@ class FactsRight(Hits):
             return None
         public = np.concatenate([auxiliary.inputs, auxiliary.labels[:, None]], 1).astype(np.float64)
         facts, rows = _floats(claimed), _floats(truth)
-        return np.array([_holds(fact, rows) for fact in _from_public(facts, public, len(rows))])
+        return _hold(_from_public(facts, public, len(rows)), rows)
 
 
 @final
@@ -221,7 +223,7 @@ class FactsProved(Hits):
         proved = facts[facts[:, -1] > GUESSED]
         if not len(proved):
             raise nothing_claimed("facts_proved", "proved fact", "facts")
-        return np.array([_holds(fact, rows) for fact in proved])
+        return _hold(proved, rows)
 
 
 @final
@@ -295,16 +297,22 @@ def _shared_out(share: Floats, count: int) -> Floats:
     return whole
 
 
-def _holds(fact: Floats, rows: Floats) -> float:
-    """Whether a fact (8,) is true of rows (B, F + 1), 1 or 0."""
-    what, value, column, low, high, label, error, _ = fact
-    of_label = np.ones(len(rows), dtype=np.bool_) if label < 0 else rows[:, -1] == label
-    entries = rows[:, int(column)]
-    within = of_label if column < 0 else of_label & (entries >= low - NEAR) & (entries <= high + NEAR)
-    if what == OCCURS:
-        return float(within.any())
-    true = float(within.sum()) if what == COUNT else float(entries[of_label].sum())
-    return float(abs(true - value) <= error + NEAR)
+def _hold(facts: Floats, rows: Floats) -> Floats:
+    """Which facts (R, 8) are true of rows (B, F + 1), (R,), 1 or 0."""
+    size = max(1, AT_ONCE // max(1, len(rows)))
+    parts = [_hold_together(facts[i : i + size], rows) for i in range(0, len(facts), size)]
+    return np.concatenate(parts)
+
+
+def _hold_together(facts: Floats, rows: Floats) -> Floats:
+    what, value, column, low, high, label, error, _ = facts.T
+    of_label = (label < 0) | (rows[:, -1:] == label)  # (B, R)
+    entries = rows[:, column.astype(np.int64)]
+    within = of_label & ((column < 0) | ((entries >= low - NEAR) & (entries <= high + NEAR)))
+    sums = np.where(of_label, entries, 0.0).sum(0)
+    true = np.where(what == COUNT, within.sum(0), sums)
+    right = np.where(what == OCCURS, within.any(0), np.abs(true - value) <= error + NEAR)
+    return np.asarray(right, dtype=np.float64)
 
 
 def _from_public(facts: Floats, public: Floats, count: int) -> Floats:

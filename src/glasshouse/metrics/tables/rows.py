@@ -182,8 +182,9 @@ def right_cells(name: str, claimed: Tensor, truth: Tensor, context: ScoreContext
     rows = rows_of(name, claimed, truth, context)
     right = np.zeros((len(truth), len(rows.columns)), dtype=np.bool_)
     if len(claimed):
-        pairing = assign(rows.distance(truth, claimed).cpu().numpy())
+        true, said = rows.decode(truth), rows.decode(claimed.to(truth.device))
+        pairing = assign(rows.between(true[:, None], said[None]).cpu().numpy())
         have = np.flatnonzero(pairing != UNMATCHED)
-        chosen = claimed[torch.from_numpy(pairing[have]).to(claimed.device)]
-        right[have] = rows.cells(chosen, truth[torch.from_numpy(have).to(truth.device)]).cpu().numpy()
+        paired = said[torch.from_numpy(pairing[have]).to(said.device)]
+        right[have] = rows.same_cells(paired, true[torch.from_numpy(have).to(true.device)]).cpu().numpy()
     return right

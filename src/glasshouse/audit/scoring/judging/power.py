@@ -1,13 +1,20 @@
 """Power in place: how many planted leaks each attack found, as the findings of the planted cells say."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from glasshouse.audit.scoring.judging.certificate import certificate_of
-from glasshouse.audit.scoring.tasks import power_key
+from glasshouse.audit.scoring.tasks import CellTask, Family, power_key
 from glasshouse.results.records import Finding, Power
 from glasshouse.scenario.table import Plugin
 
-__all__ = ["powers_of"]
+__all__ = ["powers_of", "with_powers"]
+
+
+def with_powers(family: Family, findings: Iterable[Finding]) -> Iterator[CellTask]:
+    """The other cells of a family with the power that the ``findings`` of the first one show."""
+    powers = powers_of(family.shown.cell.scenario.attacks, findings, how=family.how)
+    return (replace(one, powers=powers) for one in family.rest)
 
 
 def powers_of(attacks: Iterable[Plugin], findings: Iterable[Finding], *, how: str) -> Mapping[str, Power]:
