@@ -44,34 +44,24 @@ class Columns:
     """The columns of a table, C of them, in the order of their entries; F entries make a row."""
 
     def __init__(self, columns: Sequence[_Column]) -> None:
-        starts = [sum(column.width for column in columns[:i]) for i in range(len(columns))]
-        self._first = torch.tensor(starts)
-        self._low, self._span, self._same = (
-            torch.tensor(numbers, dtype=torch.float64)
-            for numbers in (
-                [column.low for column in columns],
-                [column.high - column.low for column in columns],
-                [column.same for column in columns],
-            )
-        )
-        self._numeric, self._whole, self._binary, self._missing = (
-            torch.tensor(flags)
-            for flags in (
-                [column.numeric for column in columns],
-                [column.kind == "integer" for column in columns],
-                [column.kind == "binary" for column in columns],
-                [column.missing for column in columns],
-            )
-        )
-        self._last = self._first + torch.tensor([column.width - 1 for column in columns])
+        widths = torch.tensor([column.width for column in columns])
+        self._first = widths.cumsum(0) - widths
+        self._last = self._first + widths - 1
+        self._low = torch.tensor([column.low for column in columns], dtype=torch.float64)
+        self._span = torch.tensor([column.high - column.low for column in columns], dtype=torch.float64)
+        self._same = torch.tensor([column.same for column in columns], dtype=torch.float64)
+        self._numeric = torch.tensor([column.numeric for column in columns])
+        self._whole = torch.tensor([column.kind == "integer" for column in columns])
+        self._binary = torch.tensor([column.kind == "binary" for column in columns])
+        self._missing = torch.tensor([column.missing for column in columns])
         # Categories with as many levels as others are read together: positions (K,) and entries (K, L).
-        widths: dict[int, list[int]] = {}
+        alike: dict[int, list[int]] = {}
         for i, column in enumerate(columns):
             if column.kind == "categorical":
-                widths.setdefault(column.entries, []).append(i)
+                alike.setdefault(column.entries, []).append(i)
         self._categories = [
             (torch.tensor(own), self._first[own][:, None] + torch.arange(width))
-            for width, own in widths.items()
+            for width, own in alike.items()
         ]
 
     def decode(self, inputs: Tensor) -> Tensor:
