@@ -16,9 +16,11 @@ from nvflare.apis.fl_context import FLContext
 
 from glasshouse.gate.log import create_key
 from glasshouse.integrations.nvflare import CaptureResults, CaptureTasks, GateIn, GateOut
+from glasshouse.transcript.files import describe_architecture
+from glasshouse.wire import Architecture
 
 SHAPES = {"0.weight": (512, 3072), "0.bias": (512,), "2.weight": (10, 512), "2.bias": (10,)}
-MODEL = {"name": "mlp", "input_shape": [3, 32, 32], "classes": 10, "arguments": {"hidden": 512}}
+MODEL = describe_architecture(Architecture.of("mlp", (3, 32, 32), 10, {"hidden": 512}))
 
 
 def context(client):

@@ -81,9 +81,9 @@ class Site:
 
 
 def same_bytes(left, right):
-    """Whether two sets of tensors are equal in names, types, shapes and bytes."""
+    """Whether two sets of tensors are equal in names, order, types, shapes and bytes."""
 
     def form(tensors):
-        return {n: (np.asarray(a).dtype.str, a.shape, np.asarray(a).tobytes()) for n, a in tensors.items()}
+        return [(n, np.asarray(a).dtype.str, a.shape, np.asarray(a).tobytes()) for n, a in tensors.items()]
 
     return form(left) == form(right)

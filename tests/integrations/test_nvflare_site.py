@@ -100,6 +100,20 @@ def test_a_change_is_judged_as_a_change(gate):
     assert from_shareable(sent).data_kind == DataKind.WEIGHT_DIFF
 
 
+def test_the_order_of_tensors_and_numbers_is_not_the_scripts(gate):
+    names = list(honest())
+    turned = {name: honest()[name] for name in reversed(names)}
+    assert list(turned) != names
+    sent = from_shareable(gate().process(message(turned, **{STEPS: 4}), context()))
+    assert list(sent.data) == names
+
+
+def test_the_round_that_a_script_states_is_cut_short_in_the_log(gate):
+    filters = gate()
+    filters.process(message(honest(), round="a row of data " * 10**6, **{STEPS: 4}), context())
+    assert len(last(filters)["round"]) < 30
+
+
 def hostile():
     rng = np.random.default_rng(0)
     row = rng.normal(size=3072).astype(np.float32)

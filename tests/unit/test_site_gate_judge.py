@@ -1,6 +1,9 @@
 """The judge of a site's gate: what each rule refuses, what it changes, and what never changes."""
 
 import math
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -12,7 +15,7 @@ from glasshouse.errors import BadFile
 from glasshouse.gate.judge import REPLACED, judge
 from glasshouse.gate.ledger import Ledger
 from glasshouse.gate.mechanism import Noise, capacity_bits, copies, privatize, spent_epsilon
-from glasshouse.gate.message import Origin, Outgoing, Reason
+from glasshouse.gate.message import FEW, Origin, Outgoing, Reason
 from glasshouse.gate.policy import Mechanism, parse_policy, read_policy
 from glasshouse.gate.rules import noise_ceiling
 from glasshouse.privacy.gaussian import gaussian_delta, gaussian_epsilon
@@ -160,6 +163,24 @@ def test_a_count_that_grows_by_one_does_not_show():
     assert sent == [{"num-examples": n} for n in (64, 64, 64, 96)]
 
 
+@pytest.mark.parametrize("n", [32 * int.from_bytes(bytes(range(1, 65))), 32 * 2**57, 2.0**1000])
+def test_a_count_has_an_end_as_its_digits_would_carry_a_row(n):
+    rule = policy(out={"examples": {"least": 32, "multiple": 32}})
+    assert rules(verdict(rule, fields={"num-examples": n})) == ["examples"]
+    fixed = policy(out={"examples": {"fixed": 100}})
+    assert verdict(fixed, fields={"num-examples": n}).message.fields == {"num-examples": 100}
+
+
+def test_one_message_has_one_count():
+    twice = {"num-examples": 64, "num_examples": 96}
+    assert rules(verdict(fields=twice)) == ["examples"]
+    assert rules(verdict(fields=dict.fromkeys(twice, 64))) == []
+
+
+def test_a_count_is_sent_as_a_whole_number_whatever_its_type_was():
+    assert isinstance(verdict(fields={"num-examples": 64.0}).message.fields["num-examples"], int)
+
+
 def test_a_fixed_count_is_sent_in_the_place_of_any():
     rule = policy(out={"examples": {"fixed": 100}})
     assert verdict(rule, fields={"num-examples": 7}).message.fields == {"num-examples": 100}
@@ -253,6 +274,40 @@ def test_tensors_that_left_before_are_refused():
     got = verdict().got
     assert rules(verdict(ledger=Ledger.of([left(got=got)]))) == ["sent_before"]
     assert rules(verdict(ledger=Ledger.of([left(got=got, action="refused")]))) == []
+
+
+def test_another_count_or_order_makes_no_new_message_of_the_same_tensors():
+    arrays = honest()
+    again = {name: arrays[name] for name in reversed(arrays)}
+    before = Ledger.of([left(got=verdict(arrays=arrays).got)])
+    assert rules(verdict(ledger=before, arrays=again, fields={"num-examples": 96})) == ["sent_before"]
+
+
+def test_of_hundreds_of_thousands_of_reasons_few_are_kept():
+    decision = verdict(fields={f"m{n}": 1.0 for n in range(200_000)})
+    assert set(rules(decision)) == {"unlisted"}
+    assert (len(decision.reasons), decision.reasons[-1].detail) == (FEW + 1, f"and {200_000 - FEW} more")
+
+
+THREADS = """
+import time, numpy as np
+from glasshouse.gate.rules import measure_change, measure_step
+one, two = ({"w": np.full(2**21, v, np.float32)} for v in (0.5, 0.25))
+all_threads, this_thread = time.process_time(), time.thread_time()
+for _ in range(5):
+    measure_change(one, two), measure_step(one, two)
+all_threads, this_thread = time.process_time() - all_threads, time.thread_time() - this_thread
+print((all_threads - this_thread) / this_thread)
+"""
+
+
+def test_the_rules_keep_no_other_thread_busy():
+    """BLAS would: its threads wait in a loop for the next block."""
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "2"}
+    run = subprocess.run(
+        [sys.executable, "-c", THREADS], env=environment, capture_output=True, text=True, check=True
+    )
+    assert float(run.stdout) < 0.2
 
 
 # The gate's own noise.
@@ -380,6 +435,7 @@ def test_preflight_sees_what_would_be_sent_and_may_refuse():
         ({"out": {"norm": 1.0, "examples": {"least": 2, "multiple": 3}}}, "multiple"),
         ({"out": {"norm": True}}, "out.norm"),
         ({"out": {"norm": 1.0}, "digest": "x"}, "digest"),
+        ({"out": {"norm": 1.0, "examples": {"least": 9, "most": 8}}}, "least should be at most most"),
     ],
 )
 def test_a_policy_with_a_mistake_is_refused_by_its_name(table, words):

@@ -56,6 +56,27 @@ def test_a_whole_log_verifies(tmp_path, key):
     assert (len(checked.entries), checked.fault) == (20, "")
 
 
+def test_an_entry_that_could_not_be_read_again_is_not_written(log):
+    log.add({"event": "note"})
+    with pytest.raises(BadFile, match="entries of at most"):
+        log.add({"event": "note", "detail": "x" * 2**20})
+    log.add({"event": "note"})
+    assert verify(log._path, log._key.public_key()).fault == ""
+
+
+def test_a_message_of_many_faults_leaves_a_log_that_is_read_again(tmp_path, key):
+    """Of one that listed them all the gate could not be started again."""
+    log, table = Log(tmp_path / "gate.jsonl", key), {f"m{n}": 1.0 for n in range(200_000)}
+    origin = Origin(run="1", node="2", reply_to="a")
+    message = Outgoing(kind="train" * 10**6, origin=origin, fields=table)
+    desk = Desk(parse_policy(TABLE), log)
+    assert desk.decide(message, None, lambda allowed: Payload(content=b"", bytes=0, digest=""))[1] is None
+    log.close()
+    (entry,) = Log(tmp_path / "gate.jsonl", key).entries
+    assert {"unlisted", "kind"} <= set(entry["rules"])
+    assert "and 199,990 more".replace(",", "") in entry["details"]
+
+
 def test_each_of_a_thousand_single_changes_is_found(tmp_path, key):
     path, public = filled(tmp_path, key)
     whole, rng = path.read_bytes(), random.Random(0)

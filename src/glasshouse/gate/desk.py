@@ -10,10 +10,11 @@ from glasshouse.gate.apart.bench import Bench, Judged, Payload, failed
 from glasshouse.gate.arrivals import Arrival, refuse_arrival
 from glasshouse.gate.ledger import Ledger
 from glasshouse.gate.log import Log
-from glasshouse.gate.message import Arrays, Decision, Outgoing, Reason
+from glasshouse.gate.message import Arrays, Decision, Outgoing, Reason, few
 from glasshouse.gate.policy import Policy
 from glasshouse.gate.preflight.documents import DocumentGuard
 from glasshouse.gate.preflight.site import Preflighter
+from glasshouse.gate.rules import shorten
 
 P = TypeVar("P")
 OBSERVED = "observed"
@@ -87,7 +88,8 @@ class Desk:
     def arrive(self, arrival: Arrival, received: Arrays) -> list[Reason]:
         """Judge what the server sent, and write it to the log; returns reasons to keep it from the app."""
         with self._deciding:
-            found = refuse_arrival(self.policy, arrival, received, self._last_model.get(arrival.origin.run))
+            before = self._last_model.get(arrival.origin.run)
+            found = list(few(refuse_arrival(self.policy, arrival, received, before)))
             if not found and received:
                 self._last_model[arrival.origin.run] = self._remembered(received)
             action = ("refused" if found else "passed") if not self.observe else OBSERVED
@@ -141,7 +143,7 @@ class Desk:
 
 def _place(kind: str, origin: Any) -> dict[str, str]:
     return {
-        "kind": kind,
+        "kind": shorten(kind),
         "run": origin.run,
         "node": origin.node,
         "round": origin.round,

@@ -14,7 +14,7 @@ from glasshouse.gate.mechanism import (
     sensitivity_squared,
     spent_epsilon,
 )
-from glasshouse.gate.message import Arrays, Decision, Outgoing, Reason
+from glasshouse.gate.message import Arrays, Decision, Outgoing, Reason, few
 from glasshouse.gate.policy import Policy
 from glasshouse.gate.rules import (
     agreed_form,
@@ -123,7 +123,7 @@ def _replace_error(message: Outgoing, refusals: list[Reason]) -> Decision:
     length = Reason(rule="error_text", detail=f"{len(message.error or ''):,} characters")
     bare = Outgoing(kind=message.kind, origin=message.origin, error=REPLACED, bytes=message.bytes)
     if refusals:
-        return Decision(action="refused", reasons=(*refusals, length))
+        return Decision(action="refused", reasons=few((*refusals, length)))
     return Decision(action="changed", reasons=(length,), message=bare)
 
 
@@ -183,6 +183,6 @@ def _conclude(decision: Decision, refusals: list[Reason], changes: list[Reason])
     if decision.action == "refused":
         refusals = [*refusals, *decision.reasons]
     if refusals:
-        return replace(decision, action="refused", reasons=tuple(refusals), message=None, mu_squared=0.0)
+        return replace(decision, action="refused", reasons=few(refusals), message=None, mu_squared=0.0)
     changes = [*changes, *decision.reasons]
-    return replace(decision, action="changed" if changes else "passed", reasons=tuple(changes))
+    return replace(decision, action="changed" if changes else "passed", reasons=few(changes))

@@ -162,13 +162,18 @@ class Log:
         """Sign, append and fsync one entry; returns it with number, time and ``before``.
 
         Raises:
-            DiskFull, BadFile: it could not be written; nothing of it stays in the file.
+            DiskFull, BadFile: it could not be written, or could not be read again; nothing of it stays in
+                the file.
         """
         full = {"n": self._number, "time": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", "before": self.head}
         full |= entry
         body = json.dumps(full, allow_nan=False, sort_keys=True).encode()
         signature = base64.b64encode(self._key.sign(body))
         line = _PREFIX + body + _MIDDLE + signature + _SUFFIX
+        if len(line) > LINE_BYTES:
+            got, fix = f"{len(line):,} bytes", "tell the authors: the gate bounds what stands in an entry"
+            needs = f"entries of at most {LINE_BYTES:,} bytes"
+            raise BadFile(f"log '{self._path}'", needs=needs, got=got, fix=fix)
         end = os.fstat(self._file).st_size
         try:
             if os.write(self._file, line) != len(line):

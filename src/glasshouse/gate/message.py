@@ -1,15 +1,18 @@
 """What a gate judges: one message as named tensors, numbers and documents, whatever the framework."""
 
 import hashlib
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, final
+from typing import Any, Final, Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 Arrays = Mapping[str, NDArray[Any]]
 Action = Literal["passed", "changed", "refused"]
+FEW: Final = 10
+"""Reasons of one rule that are kept of a message: an app could make hundreds of thousands."""
 
 
 @final
@@ -24,6 +27,23 @@ class Reason:
 
     rule: str
     detail: str = ""
+
+
+def few(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
+    """The first ``FEW`` reasons of each rule, and for the others how many there are.
+
+    Examples:
+        >>> [r.detail for r in few(Reason(rule="shape", detail=str(i)) for i in range(12))][-2:]
+        ['9', 'and 2 more']
+    """
+    counts = Counter[str]()
+    kept = []
+    for reason in reasons:
+        counts[reason.rule] += 1
+        if counts[reason.rule] <= FEW:
+            kept.append(reason)
+    more = ((rule, count - FEW) for rule, count in counts.items() if count > FEW)
+    return (*kept, *(Reason(rule=rule, detail=f"and {count} more") for rule, count in more))
 
 
 @final
@@ -77,8 +97,12 @@ class Outgoing:
     prints: Mapping[str, str] = field(default_factory=dict)
 
     def digest(self) -> str:
-        """SHA-256 of names, types, shapes and values, as they were handed in."""
-        texts = (repr(sorted(self.fields.items())), repr(sorted(self.documents.items())))
+        """SHA-256 of the tensors as they were handed in; of a message without any, of what else it says.
+
+        Another number beside the same tensors makes no new message of them.
+        """
+        beside = (self.fields, self.documents) if not self.arrays else ()
+        texts = (repr(sorted(part.items())) for part in beside)
         return digest_of(self.arrays, *texts, prints=self.prints)
 
 
@@ -107,7 +131,9 @@ class Decision:
 
 
 def digest_of(arrays: Arrays, *texts: str, prints: Mapping[str, str] | None = None) -> str:
-    """SHA-256 of named tensors and texts; of a tensor in ``prints`` what stands there is hashed.
+    """SHA-256 of named tensors, in whatever order, and texts.
+
+    Of a tensor in ``prints`` what stands there is hashed.
 
     Examples:
         >>> a = {"w": np.zeros(2, np.float32)}
@@ -115,7 +141,7 @@ def digest_of(arrays: Arrays, *texts: str, prints: Mapping[str, str] | None = No
         True
     """
     digest = hashlib.sha256()
-    for name, array in arrays.items():
+    for name, array in sorted(arrays.items()):
         digest.update(f"{len(name)}:{name}{array.dtype.str}{array.shape}".encode())
         known = (prints or {}).get(name)
         whole = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

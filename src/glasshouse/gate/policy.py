@@ -29,12 +29,14 @@ class Examples(Described):
     Attributes:
         fields: names under which it is sent.
         least: smallest number for which a train message may leave.
+        most: largest number that may be sent: it bounds what its digits can carry.
         multiple: what is sent is rounded down to a multiple of this, so that one example more does not show.
         fixed: if above 0, this constant is sent in its place.
     """
 
     fields: Names = COUNTS
     least: Count = 1
+    most: Count = 2**20
     multiple: Count = 1
     fixed: Annotated[int, Field(ge=0, le=2**40)] = 0
 
@@ -42,6 +44,8 @@ class Examples(Described):
     def _whole(self) -> "Examples":
         if self.multiple > self.least:
             raise ValueError("multiple should be at most least, or n would be sent as 0")
+        if self.least > self.most:
+            raise ValueError("least should be at most most, or no n would be sent")
         return self
 
 

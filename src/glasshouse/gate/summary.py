@@ -116,7 +116,7 @@ def summarize(entries: Iterable[Mapping[str, Any]], policy: Policy | None = None
         job.app, job.last = entry["app"] or job.app, entry["time"]
         # What arrives costs no privacy; it is listed for the rules that it broke.
         if event == "in":
-            job.kept_out.update(entry["rules"])
+            job.kept_out.update(set(entry["rules"]))
             continue
         _count(job, entry)
         # Every release counts, also one that was only observed: without the gate's own noise it has no finite

@@ -5,7 +5,7 @@ They hold as far as no uploaded code runs in their process: the site's launcher
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from glasshouse.gate.desk import Desk
 from glasshouse.gate.log import Log
 from glasshouse.gate.message import Origin, Outgoing, Reason, digest_of
 from glasshouse.gate.policy import read_policy
+from glasshouse.gate.rules import shorten
 from glasshouse.gate.shelf import shelve
 from glasshouse.integrations.nvflare.components import COMPONENTS, refuse_component
 from glasshouse.integrations.nvflare.launch import NOTE
@@ -113,7 +114,9 @@ class GateOut(_Site):
         if parts.kind == DataKind.WEIGHT_DIFF.value and received is not None:
             # A change is judged as the change it is: against zeros of the agreed form.
             base = {name: np.zeros_like(array) for name, array in received.items()}
-        _, payload = self._desk().decide(message, base, lambda allowed: encode(allowed, parts.kind))
+        _, payload = self._desk().decide(
+            message, base, lambda allowed: encode(allowed, parts.kind, order=base or ())
+        )
         if self.observe:
             return shareable
         if payload is None:
@@ -215,14 +218,20 @@ def outgoing(shareable: Shareable, parts: Parts, task: str, origin: Origin) -> O
     )
 
 
-def encode(message: Outgoing, kind: str) -> Payload[Shareable]:
-    """A new message of FLARE with the parts of ``message`` and nothing else."""
+def encode(message: Outgoing, kind: str, *, order: Iterable[str] = ()) -> Payload[Shareable]:
+    """A new message of FLARE with the parts of ``message`` and nothing else.
+
+    Args:
+        message: what may be sent.
+        kind: of its data.
+        order: names of the tensors that were received: in an order of its own the script could say something.
+    """
     if message.error is not None:
         answer = Shareable()
         answer.set_return_code(ReturnCode.EXECUTION_EXCEPTION)
         return Payload(content=answer, bytes=0, digest=digest_of({}, "error"))
-    meta = dict(message.fields)
-    arrays = dict(message.arrays)
+    meta = {name: message.fields[name] for name in sorted(message.fields)}
+    arrays = {name: message.arrays[name] for name in order if name in message.arrays}
     answer = DXO(data_kind=kind, data=arrays, meta=meta).to_shareable()
     size = sum(array.nbytes for array in arrays.values())
     return Payload(content=answer, bytes=size, digest=digest_of(arrays, repr(sorted(meta.items()))))
@@ -242,7 +251,7 @@ def _origin(context: FLContext, message: Shareable) -> Origin:
     return Origin(
         run=str(context.get_job_id() or ""),
         node=str(context.get_identity_name(default="")),
-        round="" if current is None else str(current),
+        round="" if current is None else shorten(str(current)),
         app=_app(context),
     )
 
