@@ -44,9 +44,9 @@ RAW = {
 }
 
 
-def run_audit(out: Path, attacks: list[dict[str, object]]) -> Result:
-    """Audit ``attacks`` in the one setting of these tests."""
-    scenario = from_dict({**RAW, "attacks": attacks})
+def run_audit(out: Path, attacks: list[dict[str, object]], **of_audit: object) -> Result:
+    """Audit ``attacks`` in the one setting of these tests; ``of_audit`` replaces settings of the audit."""
+    scenario = from_dict({**RAW, "attacks": attacks, "audit": {**RAW["audit"], **of_audit}})
     suite = Suite(name="cheated", members=(Member(scenario=scenario),), given="cheated")
     return audit(suite, out=out, jobs=1)
 

@@ -32,7 +32,7 @@ from glasshouse.audit.namespace import confine, needed_places
 from glasshouse.errors import BadFile, Inapplicable
 from glasshouse.process import worker_killed
 
-__all__ = ["WITHHELD", "Answered", "Sealed", "is_foreign", "sealed", "told"]
+__all__ = ["WITHHELD", "Answered", "Sealed", "foreign_package", "is_foreign", "sealed", "told"]
 
 Answered = tuple[Any, Mapping[str, Tensor]]
 """What a served question is answered with: something that JSON can hold, and tensors by name."""
@@ -59,6 +59,11 @@ def is_foreign(plugin: object) -> bool:
     for name in kind.__qualname__.split("."):
         found = getattr(found, name, None)
     return kind.__module__.partition(".")[0] != _PACKAGE or found is not kind
+
+
+def foreign_package(kind: Callable[..., Any]) -> str:
+    """The package that a plug-in's class is of; empty: it is ours."""
+    return kind.__module__.partition(".")[0] if is_foreign(kind) else ""
 
 
 @final

@@ -12,7 +12,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, final
 
-from glasshouse.audit.attacking.call import pieces, refuse_lost
+from glasshouse.audit.attacking.call import Piece as Calls
+from glasshouse.audit.attacking.call import pieces, refuse_lost, run_apart, settle_apart
 from glasshouse.audit.attacking.call import run_piece as run_calls
 from glasshouse.audit.attacking.needs import calls_of
 from glasshouse.audit.captured.group import record
@@ -21,9 +22,17 @@ from glasshouse.audit.plan import Plan, attack_tasks, group_tasks
 from glasshouse.audit.remaining import Remaining
 from glasshouse.audit.scoring.cell import score_family
 from glasshouse.audit.scoring.judging.certificate import certificate_pieces, certify_together
-from glasshouse.audit.scoring.judging.control import ControlTask, judge_control, lost_control, run_control
+from glasshouse.audit.scoring.judging.control import (
+    ControlTask,
+    judge_control,
+    lost_control,
+    run_control,
+    run_control_apart,
+    settle_control,
+)
 from glasshouse.audit.scoring.judging.power import with_powers
 from glasshouse.audit.scoring.tasks import CellResult, CellTask, Family
+from glasshouse.audit.sealed import foreign_package
 from glasshouse.audit.simulation.group import Group, has_use_for_crew
 from glasshouse.audit.simulation.planted import HOW, OWN
 from glasshouse.audit.simulation.record import read_record
@@ -31,10 +40,12 @@ from glasshouse.cache import LOCKS, digest
 from glasshouse.errors import BadValue
 from glasshouse.executors.base import Answer, Piece, Workers
 from glasshouse.progress import Counters, forecast
+from glasshouse.registry import load
 from glasshouse.results.records import Control
 from glasshouse.results.rows import grouped
 from glasshouse.results.strength import EmpiricalEpsilon, Search
 from glasshouse.scenario.axes import Cell
+from glasshouse.scenario.table import Plugin
 from glasshouse.store import read_json, write_json
 from glasshouse.wire import Refusal
 
@@ -83,6 +94,8 @@ class Stages:
         groups = {g.folder: (p, g) for p in plans for g in p.groups}
         to_play = sum(not group.same_as for _, group in groups.values())
         self._remaining.expect(_expected_steps(plans, len(groups), len(controls)))
+        tried = grouped(controls, key=lambda control: _package_of(control.plugin))
+        theirs: dict[str, list[tuple[str, Calls]]] = {}
         spare = max(1, min(self.workers.cores, self.workers.jobs // max(1, to_play)))
         with self._room("plug-ins"):
             for planned, group in groups.values():
@@ -93,16 +106,8 @@ class Stages:
                 if planned.cell.scenario.audit.epsilon.claimed:
                     task = planned.cell, self._epsilon_file(planned.cell)
                     self._submit(_file_epsilon, task, CANARIES, planned.part, lock=str(task[1]))
-            for control in controls:
-                self._submit(
-                    run_control,
-                    control,
-                    CONTROLS,
-                    CONTROLS,
-                    lock=control.folder,
-                    device=self.device,
-                    if_lost=lost_control,
-                )
+            for control in tried.pop("", ()):
+                self._control(run_control, control)
             # A federation that is recorded lets its attacks begin, while others are still simulated.
             for piece, answer in self._finished():
                 if piece.label != FEDERATIONS:
@@ -111,17 +116,42 @@ class Stages:
                     self._record(*twin)
                 planned, group = groups[answer.value]
                 for calls in pieces(group_tasks(planned.cell.scenario, group, self.device)):
-                    self._submit(
-                        run_calls,
-                        calls,
-                        ATTACKS,
-                        planned.part,
-                        lock=calls[0].out,
-                        device=self.device,
-                        if_lost=refuse_lost,
-                    )
+                    if package := _package_of(calls[0].plugin):
+                        theirs.setdefault(package, []).append((planned.part, calls))
+                    else:
+                        self._attack(run_calls, calls, planned.part)
                 if not self._bars.left(FEDERATIONS):
                     _check_some_ran([g for _, g in groups.values()])
+        self._run_apart(theirs, tried)
+
+    def _control(self, work: Callable[[ControlTask], Any], control: ControlTask) -> None:
+        """Submit the control of an attack."""
+        where: dict[str, Any] = {"device": self.device, "if_lost": lost_control}
+        self._submit(work, control, CONTROLS, CONTROLS, lock=control.folder, **where)
+
+    def _attack(self, work: Callable[[Calls], Any], calls: Calls, part: str) -> None:
+        """Submit calls of an attack that run together."""
+        where: dict[str, Any] = {"device": self.device, "if_lost": refuse_lost}
+        self._submit(work, calls, ATTACKS, part, lock=calls[0].out, **where)
+
+    def _run_apart(
+        self, theirs: Mapping[str, Sequence[tuple[str, Calls]]], tried: Mapping[str, Sequence[ControlTask]]
+    ) -> None:
+        """Run the attacks of other packages and their controls, each package in processes of its own.
+
+        What one does to the process that it attacks in is no concern of anybody else's attack.
+        """
+        for package in dict.fromkeys((*tried, *theirs)):
+            with self._room(f"plug-ins of {package}"):
+                for control in tried.get(package, ()):
+                    self._control(run_control_apart, control)
+                for part, calls in theirs.get(package, ()):
+                    self._attack(run_apart, calls, part)
+                for piece, answer in self._finished():
+                    if piece.label == CONTROLS:
+                        settle_control(piece.task)
+                    else:
+                        settle_apart(piece.task, answer.value if isinstance(answer.value, str) else "")
 
     def _record(self, planned: Plan, group: Group) -> None:
         """Submit the simulation of a group's federation, or the copy of another's that is recorded."""
@@ -307,6 +337,11 @@ def _file_epsilon(task: tuple[Cell, Path]) -> None:
     if not out.is_file():
         measure = measure_captured_epsilon if cell.scenario.captured else measure_epsilon
         write_json(out, asdict(measure(cell)))
+
+
+def _package_of(attack: Plugin) -> str:
+    """The package of an attack; empty: it is ours."""
+    return foreign_package(load("attacks", attack.name))
 
 
 def _families(plans: Sequence[Plan], shown: Mapping[str, Plan]) -> Iterator[list[Plan]]:

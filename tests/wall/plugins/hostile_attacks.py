@@ -1,10 +1,13 @@
 """An attack that does something to the process that it runs in, and then reads the update honestly."""
 
 import asyncio
+import json
 import os
 import shutil
 import sys
 import tempfile
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -41,6 +44,20 @@ def close_streams() -> None:
     sys.stdout = sys.stderr = None
 
 
+def replace_json() -> None:
+    json.dumps = lambda *_, **__: "{}"
+
+
+def hang() -> None:
+    while True:
+        with suppress(BaseException):
+            time.sleep(60)
+
+
+def wait_long() -> None:
+    time.sleep(600)
+
+
 DOES = {
     "cancels": cancel,
     "interrupts": interrupt,
@@ -48,7 +65,10 @@ DOES = {
     "loses the folder": lose_the_folder,
     "shouts": shout,
     "closes the streams": close_streams,
+    "replaces json.dumps": replace_json,
 }
+SLOW = {"waits long": wait_long, "hangs": hang}
+"""What ends by the limit of a call alone."""
 
 
 @final
@@ -62,5 +82,5 @@ class Hostile(Attack):
     how: str = "shouts"
 
     def run(self, view: View, *, rng: Rng) -> tuple[Claim, ...]:
-        DOES[self.how]()
+        (DOES | SLOW)[self.how]()
         return LinearInput().run(view, rng=rng)

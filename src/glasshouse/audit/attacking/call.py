@@ -5,6 +5,7 @@ on the number of processes, so that the claims are the same for any. Each victim
 separately. An interrupted piece is run again as a whole; outcomes that it has written are kept.
 """
 
+import shutil
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -18,9 +19,10 @@ from glasshouse.attacks.base import Attack, Claim
 from glasshouse.attacks.objective import collect_losses, thinned
 from glasshouse.attacks.together import TogetherAttack
 from glasshouse.audit.attacking.check import check_claims
-from glasshouse.audit.attacking.claims import Outcome, Unit, is_finished, write_outcome
-from glasshouse.audit.attacking.isolation import call_on
+from glasshouse.audit.attacking.claims import Outcome, Unit, is_finished, read_outcome, write_outcome
+from glasshouse.audit.attacking.isolation import call_on, call_plugin
 from glasshouse.audit.attacking.needs import attack_of, find_refusal, refusal_of
+from glasshouse.audit.attacking.patience import limited
 from glasshouse.audit.log import collect_notes
 from glasshouse.errors import BadFile, GlasshouseError
 from glasshouse.process import TIMES, flushed_subnormals
@@ -189,7 +191,8 @@ def call_attack(
     """Run the attack on a copy of its view on ``device``; return its checked claims."""
 
     def work(place: str) -> tuple[Claim, ...]:
-        claims = copy_to(attack.run(copy_to(view, place), rng=rng), "cpu")
+        with limited(subject):
+            claims = copy_to(attack.run(copy_to(view, place), rng=rng), "cpu")
         check_claims(claims, view=view, unit=unit, subject=subject)
         return claims
 
@@ -301,12 +304,37 @@ def run_piece(piece: Piece) -> tuple[str, ...]:
 
 def refuse_lost(piece: Piece) -> tuple[str, ...]:
     """Write refusals of units that ended their process again and again; return the folders of all."""
+    ended = f"{TIMES} processes ended in which it ran alone (out of memory, a crash of its code, or its time)"
+    return _refuse_unfinished(piece, needs="a process that lives until its claims are made", got=ended)
+
+
+def run_apart(piece: Piece) -> str:
+    """:func:`run_piece` in a process of the attack's package; what was raised outside of calls, or nothing.
+
+    The package may have replaced what outcomes are written with.
+    """
+    answer = call_plugin(lambda: run_piece(piece), subject=f"attack '{piece[0].attack}'")
+    return answer.got if isinstance(answer, Refusal) else ""
+
+
+def settle_apart(piece: Piece, raised: str) -> None:
+    """Refuse, in a process that ran no plug-in, the units of which :func:`run_apart` left nothing to read."""
+    for task in piece:
+        try:
+            read_outcome(Path(task.out))
+        except GlasshouseError as error:
+            raised = raised or error.got
+            shutil.rmtree(task.out, ignore_errors=True)
+    _refuse_unfinished(piece, needs="claims that are written as they are", got=raised)
+
+
+def _refuse_unfinished(piece: Piece, *, needs: str, got: str) -> tuple[str, ...]:
     for task in piece:
         if not is_finished(Path(task.out)):
             refusal = Refusal(
                 subject=f"attack '{task.attack}' on {task.unit.name}",
-                needs="a process that lives until its claims are made",
-                got=f"{TIMES} processes ended in which it ran alone (out of memory, or a crash of its code)",
+                needs=needs,
+                got=got,
                 fix="free some memory, take a smaller batch or model, or report it to the attack's author",
             )
             write_outcome(Outcome(refusal=refusal), Path(task.out))
@@ -329,7 +357,8 @@ def _claims_together(piece: Piece) -> tuple[tuple[Claim, ...], ...]:
 
     def work(device: str) -> tuple[tuple[Claim, ...], ...]:
         rngs = [stream_of(task) for task in piece]
-        every = copy_to(attack.run_together(copy_to(views, device), rngs=rngs), "cpu")
+        with limited(subject):
+            every = copy_to(attack.run_together(copy_to(views, device), rngs=rngs), "cpu")
         # As if each unit had been attacked alone; raises if only some units have claims.
         for task, claims, view in zip(piece, every, views, strict=bool(every)):
             check_claims(claims, view=view, unit=task.unit, subject=subject)

@@ -7,9 +7,11 @@ examples: an update unrelated to the victim. Both are small, run on the built-in
 other data, and are cached (decision 0086).
 """
 
+import shutil
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -17,6 +19,7 @@ from filelock import FileLock
 
 from glasshouse.audit.attacking.call import AttackTask, pieces, run_piece, units_of
 from glasshouse.audit.attacking.claims import Outcome, read_outcome
+from glasshouse.audit.attacking.isolation import call_plugin
 from glasshouse.audit.attacking.needs import attack_of, threat_of
 from glasshouse.audit.provenance.sources import sources_digest
 from glasshouse.audit.scoring.gains import gain_of
@@ -28,7 +31,7 @@ from glasshouse.audit.simulation.group import Group, federation_digest, simulate
 from glasshouse.audit.simulation.record import has_record
 from glasshouse.cache import digest
 from glasshouse.cache import folder as cache_folder
-from glasshouse.errors import BadScenario, BadValue, Inapplicable, Undefined
+from glasshouse.errors import BadScenario, BadValue, GlasshouseError, Inapplicable, Undefined
 from glasshouse.metrics.base import Metric
 from glasshouse.registry import card, load
 from glasshouse.results.records import Control
@@ -126,6 +129,27 @@ def run_control(task: ControlTask) -> str:
 def lost_control(task: ControlTask) -> str:
     """What :func:`run_control` returns where it ended its process again and again: no claims, so no power."""
     return task.key
+
+
+def run_control_apart(task: ControlTask) -> str:
+    """:func:`run_control` in a process of the attack's package; what is raised leaves it without claims."""
+    call_plugin(partial(run_control, task), subject=f"control of attack '{task.attack}'")
+    return task.key
+
+
+def settle_control(task: ControlTask) -> None:
+    """Drop what :func:`run_control_apart` left unreadable, in a process that ran no plug-in."""
+    folder = Path(task.folder)
+    for claims in folder.glob("claims/*"):
+        try:
+            read_outcome(claims)
+        except GlasshouseError:
+            shutil.rmtree(claims)
+    if (found := folder / _FOUND).is_file():
+        try:
+            Control(**read_json(found))
+        except (GlasshouseError, TypeError):
+            found.unlink()
 
 
 def judge_control(task: ControlTask) -> tuple[str, Control | None]:
