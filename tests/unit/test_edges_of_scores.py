@@ -1,0 +1,143 @@
+"""What scoring does at its edges: ragged scores, other orders, halves of an update, silence."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from glasshouse.attacks.base import Reconstruction
+from glasshouse.audit.attacking.claims import Outcome, Unit
+from glasshouse.audit.scoring.exchange import within_labels
+from glasshouse.audit.scoring.nulls import score_guess
+from glasshouse.audit.scoring.pair import Pair, Sides, silences
+from glasshouse.audit.scoring.score import ScoredMetric, score_pairs
+from glasshouse.audit.scoring.table import Crossing, Table
+from glasshouse.audit.scoring.tasks import control_key
+from glasshouse.errors import BadValue
+from glasshouse.metrics.base import ScoreContext
+from glasshouse.metrics.clients import Auc
+from glasshouse.metrics.labels import LabelAccuracy
+from glasshouse.metrics.statistics.exchange import group_alike
+from glasshouse.metrics.statistics.units import means_of
+from glasshouse.privacy.bound import Release, attack_ceiling
+from glasshouse.privacy.marks import common_ceiling, grid_bits
+from glasshouse.results.judgement import ALPHA, with_somebody_out
+from glasshouse.results.records import Victim
+from glasshouse.rng import Rng
+from glasshouse.scenario.table import Plugin
+from glasshouse.wire import Batch
+
+
+def batch(labels):
+    return Batch(inputs=torch.zeros(len(labels), 1), labels=torch.tensor(labels))
+
+
+@pytest.mark.parametrize("classes", [None, 9])
+@pytest.mark.parametrize(("guessed", "true"), [([0, 1], [0, 6]), ([0, 6], [0, 1])])
+def test_guessed_labels_count_over_the_classes_of_both_sides(classes, guessed, true):
+    context = ScoreContext(classes=classes)
+    assert score_guess(LabelAccuracy(), batch(guessed), batch(true), context=context).tolist() == [1, 0]
+
+
+def test_victims_of_different_sizes_have_a_mean_each():
+    assert means_of([np.array([1.0, 2.0]), np.array([3.0])]).tolist() == [1.5, 3.0]
+    assert means_of([np.array([1.0, 2.0]), np.array([3.0, 5.0])]).tolist() == [1.5, 4.0]
+
+
+def test_near_duplicates_are_as_near_as_the_limit_or_nearer():
+    distances = np.array([[0.0, 0.5, 0.9], [0.5, 0.0, 0.9], [0.9, 0.9, 0.0]])
+    assert len(set(group_alike(distances, near=0.5).tolist())) == 2
+    assert len(set(group_alike(distances, near=0.49).tolist())) == 3
+
+
+@pytest.mark.parametrize(("alike", "groups"), [([0, 1, 0, 2], 1), ([0, 1, 2, 3], 2), ([0, 0, 1, 1], 2)])
+def test_updates_half_of_whose_examples_are_near_duplicates_are_one(alike, groups):
+    two = np.zeros((2, 4))
+    table = Table(
+        names=tuple("abcd"), identities=tuple("xxyy"), places=np.array([0, 1, 0, 1]), matches=two,
+        heldout=two[:, :0], claim_of=np.array([0, 0, 1, 1]), strata=np.zeros(4, dtype=np.int64),
+        heldout_strata=np.zeros(0, dtype=np.int64), alike=np.array(alike), shared=(frozenset(),) * 4,
+        baseline=None, shift_p=1.0,
+    )  # fmt: skip
+    assert len(set(table.alike_updates().tolist())) == groups
+
+
+def test_some_units_of_a_score_keep_their_nulls_exchanges_and_rungs():
+    scored = ScoredMetric(
+        values=(np.array([1.0, 2.0, 3.0]),), nulls=(np.array([4.0, 5.0, 6.0]),), victims=("v",),
+        exchanged=(np.array([[7.0, 8.0, 9.0]]),), rungs={"label": ("mean", (np.array([0.1, 0.2, 0.3]),))},
+    ).pick(np.array([2, 0]))  # fmt: skip
+    assert (scored.values[0].tolist(), scored.nulls[0].tolist()) == ([3.0, 1.0], [6.0, 4.0])
+    assert scored.exchanged[0].tolist() == [[9.0, 7.0]]
+    assert scored.rungs["label"][1][0].tolist() == [0.3, 0.1]
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_clients_of_whom_nothing_is_said_are_scored_and_not_claimed(answered):
+    sides = Sides(claimed=torch.tensor([0.9, 0.1]), truth=torch.tensor([True, False]))
+    one = Pair(victim=("a", "b"), own=sides, clients=np.array([True, False]), answered=answered, run="r")
+    ground = SimpleNamespace(context=ScoreContext())
+    (scored,) = score_pairs("auc", Auc(), [one], ground, None)
+    assert scored.clients[0].scores.tolist() == pytest.approx([0.9, 0.1])
+    assert scored.claimed == (frozenset("ab") if answered else frozenset())
+
+
+def test_a_control_is_of_the_settings_in_whatever_order():
+    one, other = ({"a": 1, "b": {"c": 2, "d": 3}}, {"b": {"d": 3, "c": 2}, "a": 1})
+    keys = [control_key(Plugin(name="dlg", arguments=each)) for each in (one, other, {"a": 2})]
+    assert keys[0] == keys[1] != keys[2]
+
+
+@pytest.mark.parametrize(("unit", "rounds"), [((1,), [(1,)]), ((), [(0,), (1,), (2,)])])
+def test_who_was_asked_about_one_round_is_silent_about_that_alone(unit, rounds):
+    asked = [(Unit(rounds=unit, client=4), Outcome(claims=()))]
+    ground = SimpleNamespace(rounds=(0, 1, 2))
+    silent = silences(asked, [Reconstruction], ground)
+    assert [(about.rounds, about.client) for _, about in silent] == [(one, 4) for one in rounds]
+
+
+def crossing(matches, strata):
+    count = len(matches)
+    return Crossing(matches=matches, alike=np.arange(count), strata=np.array(strata))
+
+
+def test_claims_are_held_against_others_of_their_label_where_there_are_some():
+    rng, twice = Rng.root(0), [0] * 6 + [1] * 6
+    noise = np.random.default_rng(0).normal(size=(12, 12))
+    assert within_labels([crossing(noise + 9 * np.eye(12), twice)], rng) is True
+    same_label = np.equal.outer(twice, twice) * 9.0
+    assert within_labels([crossing(noise + same_label, twice)], rng) is False
+    # Nobody has another of the label, or there is no table.
+    assert within_labels([crossing(noise[:2, :2], [0, 1])], rng) is None
+    assert within_labels([None], rng) is None
+    assert within_labels([None, crossing(noise + 9 * np.eye(12), twice)], rng) is True
+
+
+def judged(p):
+    return (Victim(name="v", value=1.0, rank=0, compared=99, p=p, p_adjusted=p, leaks=True),)
+
+
+def test_somebody_came_out_where_that_survives_the_number_of_findings():
+    enough = 0.9 * ALPHA / 2
+    assert with_somebody_out([judged(0.9), judged(enough)]) == [False, True]
+    assert with_somebody_out([judged(0.9), judged(enough), judged(0.8)]) == [False, False, False]
+    assert with_somebody_out([judged(enough), judged(1.9 * enough)]) == [True, True]
+
+
+def test_a_metric_of_one_value_has_no_bound():
+    with pytest.raises(BadValue, match="low < high"):
+        attack_ceiling([Release(noise_multiplier=1.0)], unit="example").mean(
+            1.0, low=1.0, high=1.0, higher_leaks=True
+        )
+
+
+@pytest.mark.parametrize(("entries", "bits"), [(50, 3), (49, None)])
+def test_a_grid_is_seen_in_as_many_entries_as_it_takes(entries, bits):
+    grid = torch.tensor([1.0, 2.0, 3.0, -3.0]).repeat(16)[:entries]
+    assert grid_bits({"w": grid}) == bits
+
+
+def test_norms_at_their_slack_below_the_largest_share_it():
+    assert common_ceiling([4.0, 3.0, 1.0], [0.125, 0.125, 0.125]) == (4.0, [0, 1])
+    assert common_ceiling([4.0, 2.99, 1.0], [0.125, 0.125, 0.125]) is None
