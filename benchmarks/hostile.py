@@ -28,6 +28,8 @@ DEEDS = (
     ("9", "bytes beside the tensors", ("config_bytes",)),
     ("10", "n = 1", ("one_example",)),
     ("10", "n that carries a byte", ("count",)),
+    ("10", "n that carries a row in its digits", ("count_digits",)),
+    ("", "40,000 faults in one message", ("many_faults",)),
     ("11", "raw update, its noise removed", ("no_noise",)),
     ("12", "the same tensors again", ("same_again",)),
     ("12", "a second answer to one question", ("twice",)),

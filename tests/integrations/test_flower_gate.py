@@ -35,6 +35,8 @@ REFUSED = {
     "tensor_name": "extra_tensor",
     "config_bytes": "unlisted",
     "one_example": "examples",
+    "count_digits": "examples",
+    "many_faults": "unlisted",
     "float64": "dtype",
     "nan": "not_finite",
     "stype": "malformed",

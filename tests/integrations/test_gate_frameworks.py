@@ -26,8 +26,8 @@ MILD = {
 NOISED = {"out": {**STRICT["out"], "noise": {"layer": "head.weight", "std": 1e-3}}}
 HOSTILE = (
     "norm", "loss", "metric_list", "exception", "buffer", "extra_tensor", "shape", "tensor_name",
-    "config_bytes", "one_example", "count", "float64", "nan", "denormal", "minus_zero", "low_bits",
-    "pieces", "same_again", "order",
+    "config_bytes", "one_example", "count", "count_digits", "many_faults", "float64", "nan", "denormal",
+    "minus_zero", "low_bits", "pieces", "same_again", "order",
 )  # fmt: skip
 TOML = """
 format = 1
@@ -52,7 +52,7 @@ def as_toml(out):
 
 
 def plan(honest):
-    """Hostile and honest acts in turn, 38 in all."""
+    """Hostile and honest acts in turn, 42 in all."""
     for number, deed in enumerate(HOSTILE):
         yield deed, number, 2 * number
         yield honest, number, 2 * number + 1
@@ -116,7 +116,7 @@ def through_flare(folder, policy, acts):
 
 @pytest.mark.parametrize("policy", [STRICT, MILD, NOISED], ids=["strict", "mild", "noised"])
 def test_the_same_update_is_decided_alike_in_both_frameworks(tmp_path, policy):
-    """38 messages a policy, 114 in all: action, rules, and every byte of what leaves."""
+    """42 messages a policy, 126 in all: action, rules, and every byte of what leaves."""
     acts = list(plan("noised" if policy is NOISED else "honest"))
     both = []
     for name, through in (("flower", through_flower), ("flare", through_flare)):

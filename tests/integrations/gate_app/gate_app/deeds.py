@@ -127,6 +127,10 @@ def act(deed, received, *, seed, turn):  # noqa: C901 — a list of deeds, one l
         metrics[COUNT] = 1
     elif deed == "count":
         metrics[COUNT] = 64 + row[0] % 32
+    elif deed == "count_digits":
+        metrics[COUNT] = 32 * int.from_bytes(row[:7])
+    elif deed == "many_faults":
+        metrics |= dict.fromkeys(map("fault{}".format, range(40_000)), 1.0)
     elif deed == "float64":
         arrays["hidden.bias"] = as_floats(row, arrays["hidden.bias"].shape, np.float64)
     elif deed == "nan":
