@@ -156,7 +156,8 @@ def test_training_that_is_not_the_declared_one_takes_the_power_and_is_named(susp
         assert checked.error > 100 * TOLERANCE
 
 
-def test_an_optimizer_made_once_holds_the_terms_in_the_first_round_alone(tmp_path):
+def run_with_kept_optimizers(tmp_path):
+    """A run in which each client's momentum goes on from round to round, against its terms."""
     running, kept = threading.local(), {}
 
     def note(message, context, call_next):
@@ -172,6 +173,20 @@ def test_an_optimizer_made_once_holds_the_terms_in_the_first_round_alone(tmp_pat
 
     terms = {**apps.TERMS, "optimizer": {"momentum": 0.9}}
     run(tmp_path, terms=terms, mods=[note], optimizer=carried)
+
+
+def test_a_kept_optimizer_is_seen_where_the_test_clients_first_rounds_are_as_many_as_are_repeated(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("glasshouse.audit.captured.terms.UPDATES", 3)  # of three clients, in two rounds
+    run_with_kept_optimizers(tmp_path)
+    checked = terms_of(tmp_path / "run").checked
+    assert "the optimizer keeps its state from round to round" in checked.suspect
+    assert (checked.n, checked.since) == (3, 1)
+
+
+def test_an_optimizer_made_once_holds_the_terms_in_the_first_round_alone(tmp_path):
+    run_with_kept_optimizers(tmp_path)
     checked = terms_of(tmp_path / "run").checked
     assert "the optimizer keeps its state from round to round" in checked.suspect
     assert (checked.n, checked.since) == (6, 1)

@@ -37,6 +37,8 @@ TOLERANCE: Final = 1e-3
 """Largest error attributed to rounding: L2 norm of the error, relative to that of the change by training."""
 UPDATES: Final = 8
 """Largest number of updates whose training is repeated."""
+LATER: Final = 2
+"""As many of them are left to later rounds, where there are any, which alone show what a client keeps."""
 MOMENTUM: Final = 0.9
 CLIPS: Final = (0.1, 0.5, 1.0, 5.0, 10.0)
 PULLS: Final = (0.001, 0.01, 0.1, 1.0)
@@ -127,7 +129,7 @@ def _cases(capture: Path, transcript: Transcript, truth: Truth) -> Iterator[Case
     personal = transcript.terms.training.personal
     if personal:  # a client's own layers are known before its first round only
         recorded = list({client: (number, client) for number, client in reversed(recorded)}.values())
-    for number, client in recorded[:UPDATES]:
+    for number, client in _chosen(recorded):
         broadcast = records[number].received_by(client) if number in records else None
         if broadcast is None:
             continue
@@ -146,6 +148,20 @@ def _cases(capture: Path, transcript: Transcript, truth: Truth) -> Iterator[Case
                 change=change,
                 rounding=rounding,
             )
+
+
+def _chosen(recorded: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
+    """Those whose training is repeated: clients' first rounds, then later ones of the same clients.
+
+    Args:
+        recorded: (round, client), in the order of rounds.
+    """
+    firsts = sorted({client: (number, client) for number, client in reversed(recorded)}.values())
+    looked, others = firsts[: UPDATES - LATER], firsts[UPDATES - LATER :]
+    clients = {client for _, client in looked}
+    # Of each client an unbroken beginning, as its state is followed from its first round.
+    later = [key for key in recorded if key[1] in clients and key not in looked]
+    return sorted([*looked, *later[:LATER], *others, *later[LATER:]][:UPDATES])
 
 
 def _rounding(sent: Mapping[str, Tensor]) -> float:
