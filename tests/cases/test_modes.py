@@ -11,10 +11,11 @@ from torch import nn
 from torch.nn import functional as F
 
 import glasshouse as gh
+from glasshouse.attacks.base import About
 from glasshouse.attacks.parts.matching.distance import objective
 from glasshouse.attacks.parts.replica import replica
 from glasshouse.attacks.property.per_example import shares_gradients
-from glasshouse.attacks.rows.tableak import _distance
+from glasshouse.attacks.rows.tableak import TabLeak
 from glasshouse.errors import BadScenario, BadValue, Inapplicable
 from glasshouse.federation.client import LocalTraining
 from glasshouse.guard.pursuit.states import EVALUATION, TRAINING, in_mode
@@ -335,7 +336,7 @@ def test_rows_are_searched_with_the_statistics_of_the_batch():
     net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2)).train()
     update = torch.autograd.grad(F.cross_entropy(net(rows), labels), list(net.parameters()))
     seen = gh.view(net, update, inputs=table, examples=4)
-    distance = _distance(replica(seen, subject="a case"))
-    assert float(distance(rows[None], labels[None]).detach()) < EXACT
+    search = TabLeak().objective(seen, About(rounds=(0,), client=0), rng=Rng.root(0))
+    assert float(search.loss(rows[None], labels[None])) < EXACT
     with pytest.raises(Inapplicable, match="statistics of the batch"):
         gh.attack("double_span")(seen)

@@ -52,7 +52,7 @@ def trees(document, inputs=TABLE):
 
 def counts(document):
     read = trees(document)
-    how = Configuration.of({}, subject="test", stated=read.settings)
+    how = Configuration.of({}, subject="test", trees=read)
     return count_rows(read, how, subject="test")
 
 

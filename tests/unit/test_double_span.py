@@ -2,12 +2,17 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
+from glasshouse.attacks.rows.affine import combinations_in
 from glasshouse.attacks.rows.double_span import DoubleSpan, is_alone
+from glasshouse.attacks.rows.nearby import points_inside
+from glasshouse.attacks.rows.signals import Space
 from glasshouse.data.tables.clinic import clinic
 from glasshouse.interfaces import mean_loss
+from glasshouse.modalities.row import Column, Row
 from glasshouse.models.build import build, state
 from glasshouse.rng import Rng
 from glasshouse.transcript.threat import Threat
@@ -121,3 +126,23 @@ def test_a_gradient_of_zeros_says_nothing():
     silent = replace(update, tensors={n: torch.zeros_like(t) for n, t in update.tensors.items()})
     view = replace(view, rounds=(replace(view.rounds[0], updates={0: silent}),))
     assert not len(DoubleSpan().run(view, rng=Rng.root(0))[1].inputs)
+
+
+def test_numbers_are_moved_until_a_signal_fits():
+    """Units that are active hang on the numbers: neither zeros nor the first draws have a row's signal."""
+    draws = np.random.default_rng(3)
+    smokes = Column(name="smokes", kind="categorical", levels=("no", "yes", "once"))
+    numbers = tuple(Column(name=name, kind="continuous", low=0, high=1) for name in "abcd")
+    table, people = Row(columns=(smokes, *numbers)), 6
+    rows = np.concatenate([np.eye(3)[np.arange(people) % 3], draws.uniform(0.4, 1, (people, 4))], 1)
+    weights, sides = 3 * draws.standard_normal((7, 60)), draws.standard_normal(60)
+
+    def signals(points):
+        return ((points - 0.5) @ weights > 0)[None] * sides
+
+    space = Space(span=np.linalg.qr(signals(rows)[0].T)[0], signals=signals)
+    basis = np.linalg.svd(rows, full_matrices=False)[2][:people]
+    found = combinations_in(basis, table, tolerance=1e-6)
+    assert len(found.free) == 4 - (7 - people)
+    sizes = [len(points) for points in points_inside(found, basis, table, space, draws)]
+    assert sizes[0] == 0 < sizes[-1]

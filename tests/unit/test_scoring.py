@@ -104,6 +104,18 @@ def test_of_equally_sure_candidates_the_first_count():
     assert filed.part("counts", 2).tolist() == [1, 1]
 
 
+@pytest.mark.parametrize("empty", [0, 1])
+def test_labels_that_are_said_outright_are_not_halved_by_examples_that_were_not_read(empty):
+    """Exact counts beside an empty reconstruction are exact counts; alone, it knows no label."""
+    private = images(6)
+    labels = {c: bench(private).ground.target(0, c).batch.labels for c in range(6)}
+    unread = {c: claim(c, private[:0], labels=torch.zeros(0, dtype=torch.int64)) for c in range(6)}
+    counts = {c: torch.bincount(labels[c], minlength=3) for c in range(6)}
+    said = {c: (Labels(about=about(c), counts=counts[c]), unread[c])[empty:] for c in range(6)}
+    scored = score_metric("label_accuracy", LabelAccuracy(), [run_of(bench(private), said)])
+    assert concatenated(scored.values) == [1.0 - empty] * 6
+
+
 def test_victims_of_whom_nothing_was_claimed_are_misses():
     """Two of eight: a perfect attack on two victims is no perfect attack."""
     private = images(8)

@@ -2,6 +2,7 @@
 
 Source: LightGBM's documentation and ``src/io/tree.cpp``, read at 4.7. A split is ``value <= threshold`` and
 thresholds lie between values. Counts of leaves are in the file; the first tree's values contain the prior.
+Behind the trees stand the parameters of the training, where the model was not cut out of another one.
 """
 
 from collections.abc import Mapping
@@ -22,6 +23,21 @@ CATEGORICAL: Final = 1
 """Bit of ``decision_type``: a split of categories."""
 MISSING: Final = 12
 """Bits of ``decision_type``: the column has missing values, zeros (4) or none (8)."""
+PLAIN: Final = {
+    "boosting": "gbdt",
+    "data_sample_strategy": "bagging",
+    "is_unbalance": "0",
+    "linear_tree": "0",
+    "max_delta_step": "0",
+    "monotone_constraints": "",
+    "path_smooth": "0",
+    "scale_pos_weight": "1",
+    "sigmoid": "1",
+    "use_quantized_grad": "0",
+}
+"""Parameters under which a leaf's value is one step on the sums of its rows."""
+NAMES: Final = {"learning_rate": "eta", "lambda_l2": "reg_lambda", "lambda_l1": "reg_alpha"}
+"""Parameters by what we call them."""
 
 
 @final
@@ -50,14 +66,18 @@ class LightGBMText(Format):
         widest = general.get("max_feature_idx", "")
         if not widest.isdecimal() or len(widest) > 8:
             raise bad(SUBJECT, "max_feature_idx", widest[:40])
+        parameters = _parameters(parts[-1] if parts else "")
         read = [_tree(part.split("\n\n")[0], f"{SUBJECT}, tree {i}") for i, part in enumerate(parts)]
         return TreeEnsemble(
             objective="logistic" if objective == "binary" else "squared",
             features=int(widest) + 1,
-            base=None,
+            # Without its average a first tree starts at a margin of 0; with it, its values contain the prior.
+            base=0.5 if objective == "binary" and parameters.get("boost_from_average") == "0" else None,
             strict=False,
             exact_cuts=False,
             trees=tuple(tree for tree, _ in read),
+            settings=_settings(parameters),
+            unusual=_unusual(parameters, [_pairs(part).get("shrinkage", "") for part in parts[1:]]),
             missing=any(missing for _, missing in read),
         )
 
@@ -66,6 +86,38 @@ def _pairs(block: str) -> dict[str, str]:
     """Lines ``key=value``."""
     lines = (line.partition("=") for line in block.splitlines())
     return {key: value for key, mark, value in lines if mark}
+
+
+def _parameters(block: str) -> dict[str, str]:
+    """Lines ``[name: value]`` behind the last tree; none where the file has no parameters."""
+    lines = (line for line in block.partition("\nparameters:")[2].splitlines() if line.startswith("["))
+    pairs = (line.strip("[]").partition(":") for line in lines)
+    return {name: value.strip() for name, _, value in pairs}
+
+
+def _settings(parameters: Mapping[str, str]) -> dict[str, float]:
+    """Those of boosting that the file states, by our names."""
+    stated = {ours: _number(parameters, name) for name, ours in NAMES.items() if name in parameters}
+    if stated.get("eta", 1) <= 0:
+        raise bad(SUBJECT, "a learning_rate above 0", f"{stated['eta']:g}")
+    if parameters.get("bagging_freq", "0") != "0":
+        shares = ("bagging_fraction", "pos_bagging_fraction", "neg_bagging_fraction")
+        stated["subsample"] = min(
+            (_number(parameters, one) for one in shares if one in parameters), default=1
+        )
+    return stated
+
+
+def _unusual(parameters: Mapping[str, str], rates: list[str]) -> tuple[str, ...]:
+    """What the file states that is not plain, as it writes it; ``rates``: of all trees but the first."""
+    stated = [f"{k}: {parameters[k]}" for k, plain in PLAIN.items() if parameters.get(k, plain) != plain]
+    if len(set(rates)) > 1:
+        stated.append("a learning_rate that changes from tree to tree")
+    return tuple(stated)
+
+
+def _number(parameters: Mapping[str, str], name: str) -> float:
+    return float(numbers(_list(parameters, name, SUBJECT), f"{SUBJECT}, {name}", length=1)[0])
 
 
 def _tree(block: str, subject: str) -> tuple[Tree, bool]:

@@ -146,7 +146,10 @@ class TreeEnsemble:
         strict: rows go left where the value is below the threshold; False: below or at it.
         exact_cuts: a threshold is a value of a row (the smallest that goes right).
         trees: in the order in which they are added.
-        settings: of boosting, where the file states them: ``eta``, ``reg_lambda``.
+        settings: of boosting, where the file states them: ``eta``, ``reg_lambda``, ``reg_alpha`` and
+            ``subsample``.
+        unusual: settings that the file states under which a leaf's value is not one step on the sums of its
+            rows, as it writes them.
         tables: counts of categories that stand beside the trees.
         missing: rows with missing values went through a split, as the document shows; False: it does not.
     """
@@ -158,6 +161,7 @@ class TreeEnsemble:
     exact_cuts: bool
     trees: tuple[Tree, ...]
     settings: Mapping[str, float] = field(default_factory=dict)
+    unusual: tuple[str, ...] = ()
     tables: tuple[CategoryTable, ...] = ()
     missing: bool = False
 

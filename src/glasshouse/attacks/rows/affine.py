@@ -1,18 +1,15 @@
-"""Rows of a table in a span, as far as their categories go, and guesses of the numbers left open.
+"""Rows of a table in a span, as far as their categories go.
 
 A row z B has exactly one 1 in every category. The equations of a category are the same for all rows but for
 the place of the 1, so that after all categories every combination of levels that the span allows leaves one
-point and the *same* open directions: those of the span in which only numbers differ. Where there are any,
-numbers that are likely, 0 or a few whole ones, are put in until none is open. A guess may be wrong: nothing
-here proves a row.
+point and the *same* open directions: those of the span in which only numbers differ. Nothing here proves a
+row.
 
 Shape letters: r rank of the span, F entries of an encoded row, S combinations of levels, D open directions,
 N points.
 """
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations, product
 from typing import Final, final
 
 import numpy as np
@@ -26,12 +23,6 @@ RANK: Final = 4e-4
 """Singular value of a category's remaining equations, on an orthonormal basis, from which it counts."""
 MANY: Final = 100_000
 """Combinations of levels after which the search ends unfinished."""
-STEPS: Final = 128
-"""Largest number of steps of a whole number whose values are put in one by one."""
-POINTS: Final = 100_000
-"""Most points of one way to put numbers in: of the first combinations, as many as that."""
-TRIED: Final = 500_000
-"""Points of all ways together after which no further way is tried."""
 SLACK: Final = 0.02
 """How far a number may lie outside its range: errors of float32 through the smallest singular value."""
 
@@ -50,10 +41,6 @@ class Combinations:
     origins: Floats
     free: Floats
     finished: bool
-
-    def pick(self, order: NDArray[np.int64]) -> "Combinations":
-        """These combinations, in this order."""
-        return Combinations(origins=self.origins[order], free=self.free, finished=self.finished)
 
 
 def combinations_in(basis: Floats, table: Row, *, tolerance: float) -> Combinations:
@@ -91,53 +78,13 @@ def combinations_in(basis: Floats, table: Row, *, tolerance: float) -> Combinati
     return Combinations(origins=origins, free=free, finished=True)
 
 
-def nearest_to_zero(found: Combinations, basis: Floats, table: Row) -> Floats:
-    """The point of each combination whose numbers are smallest, (S, F)."""
-    origins, free = found.origins @ basis, found.free @ basis
-    entries = [place.start for column, place in table.places() if column.numeric]
-    return np.asarray(origins - origins[:, entries] @ np.linalg.pinv(free[:, entries]) @ free)
+def numbers_of(table: Row) -> NDArray[np.int64]:
+    """The entries of numbers."""
+    return np.array([place.start for column, place in table.places() if column.numeric], dtype=np.int64)
 
 
-def points_of(found: Combinations, basis: Floats, table: Row) -> Iterator[Floats]:
-    """Points (N, F) of all combinations, one way to put numbers in after the other, all numbers in range."""
-    origins, free = found.origins @ basis, found.free @ basis
-    numbers = {place.start: column for column, place in table.places() if column.numeric}
-    entries = np.array(list(numbers))
-    # Nothing is open: the categories fix every number.
-    if not len(free):
-        yield origins[_in_range(origins, entries)]
-        return
-    whole = {
-        entry: round(column.high - column.low)
-        for entry, column in numbers.items()
-        if column.kind == "integer" and column.high - column.low <= STEPS
-    }
-    tried = 0
-    for put_in in _ways(list(numbers), whole, len(free)):
-        matrix = free[:, list(put_in)]
-        # These columns say nothing of what is open.
-        if np.linalg.matrix_rank(matrix, 1e-3) < len(free):
-            continue
-        grid = np.array(list(product(*put_in.values())))
-        first = origins[: POINTS // len(grid)]
-        moves = (grid[None] - first[:, None, list(put_in)]) @ np.linalg.inv(matrix)
-        points = (first[:, None] + moves @ free).reshape(-1, basis.shape[1])
-        yield points[_in_range(points, entries)]
-        tried += len(points)
-        if tried > TRIED:
-            return
-
-
-def _ways(entries: Sequence[int], whole: dict[int, int], dimensions: int) -> Iterator[dict[int, Floats]]:
-    """What is put into which entries: first all 0, then one of them each whole value, then two."""
-    for tried in range(dimensions + 1):
-        for chosen in combinations(whole, tried):
-            each = {entry: np.arange(whole[entry] + 1) / whole[entry] for entry in chosen}
-            for zero in combinations([e for e in entries if e not in chosen], dimensions - tried):
-                yield {**dict.fromkeys(zero, np.zeros(1)), **each}
-
-
-def _in_range(points: Floats, entries: NDArray[np.int64]) -> NDArray[np.bool_]:
+def in_range(points: Floats, entries: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which points (N, F) have their numbers in their ranges, (N,)."""
     numbers = points[:, entries] if len(entries) else points[:, :0]
     return np.asarray(((numbers >= -SLACK) & (numbers <= 1 + SLACK)).all(1))
 

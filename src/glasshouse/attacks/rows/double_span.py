@@ -34,7 +34,8 @@ from glasshouse.attacks.inversion.linear_input import find_first_linear, first_l
 from glasshouse.attacks.parts.local_steps import LINEAR, update_needs
 from glasshouse.attacks.parts.replica import Replica, replica
 from glasshouse.attacks.rows.affine import nearest_entries
-from glasshouse.attacks.rows.directions import Signals, directions_in
+from glasshouse.attacks.rows.directions import directions_in
+from glasshouse.attacks.rows.signals import Signals
 from glasshouse.attacks.tabular import Certainty, CertifiedRows
 from glasshouse.errors import Inapplicable
 from glasshouse.interfaces import task_of
@@ -65,7 +66,7 @@ REFINED: Final = 3
 @final
 @dataclass(frozen=True, kw_only=True)
 class DoubleSpan:
-    """Rows by the row space, certified by the column space. No iterations and no randomness.
+    """Rows by the row space, certified by the column space.
 
     Args:
         affine: residual up to which a category's equations count as met; 0.02 suits float32.
@@ -105,7 +106,6 @@ class DoubleSpan:
         Raises:
             Inapplicable: no table, or a first layer that is not linear.
         """
-        del rng
         client = replica(view, subject=SUBJECT)
         table = client.inputs
         if not isinstance(table, Row):
@@ -124,7 +124,8 @@ class DoubleSpan:
                 got="statistics of the batch in the mode in which clients train",
                 fix="use spear or tableak, or train in mode evaluation",
             )
-        found = read_rows(client, table, affine=self.affine)
+        draws = np.random.default_rng(rng.child("numbers").seed())
+        found = read_rows(client, table, affine=self.affine, draws=draws)
         inputs = torch.from_numpy(np.repeat(found.rows, found.counts, 0)).float()
         inputs = table.project(inputs) if len(inputs) else inputs
         labels = torch.from_numpy(np.repeat(found.labels, found.counts))
@@ -168,7 +169,7 @@ def raw_gradient(client: Replica, name: str) -> Floats:
     return np.asarray((weight * scale + bias[:, None] * shift).numpy())
 
 
-def read_rows(client: Replica, table: Row, *, affine: float) -> Found:
+def read_rows(client: Replica, table: Row, *, affine: float, draws: np.random.Generator) -> Found:
     """The directions of a gradient, the rows behind each, and which of these are proved."""
     first = first_linear(client, subject=SUBJECT)
     weight = raw_gradient(client, first)
@@ -176,7 +177,7 @@ def read_rows(client: Replica, table: Row, *, affine: float) -> Found:
     values = np.linalg.svd(weight, compute_uv=False)
     rank = min(client.images, int((values > SPAN * values[0]).sum()))
     signals = signals_of(client, first)
-    directions = directions_in(weight, rank, table, signals, tolerance=affine)
+    directions = directions_in(weight, rank, table, signals, tolerance=affine, draws=draws)
     if not directions.shape[1]:
         return Found.nothing(table.shape[0])
     labels, sizes = np.zeros(0, dtype=np.int64), np.zeros(0)

@@ -2,12 +2,14 @@
 
 Numbers are a sigmoid of a free variable over the schema's range, each category a softmax, so that every point
 of the search is nearly a row. Several members start anew; each minimises one minus the cosine of its gradient
-and the client's, by Adam on the sign of the slope. The member of least loss is claimed, or the pool: members
-are aligned row by row with the best one, and the median of each entry is decoded.
+and the client's, both whitened (:mod:`.whitened`), by Adam on the sign of the slope, in steps that shrink to
+0. The member of least loss is claimed, or the pool: members are aligned row by row with the best one, and the
+median of each entry is decoded.
 
 Source: Vero et al. 2023, "TabLeak: Tabular Data Leakage in Federated Learning", ICML, sections 4.1 to 4.3.
-Where we differ: the member of least loss is the default, since pooling lost at batches of 8 in our
-measurement; labels are inferred, not given; a row's confidence is the agreement of the members.
+Where we differ: gradients are whitened and steps shrink, as members else stop at losses far above that of the
+rows; the member of least loss is the default, since pooling lost at batches of 8 in our measurement; labels
+are inferred, not given; a row's confidence is the agreement of the members.
 
 Breaks when: the batch is large (it is then no better than public rows), or several local steps were taken.
 
@@ -28,6 +30,7 @@ from glasshouse.attacks.objective import SearchedLoss, record_loss
 from glasshouse.attacks.parts.labels import known_labels
 from glasshouse.attacks.parts.local_steps import LINEAR, update_needs
 from glasshouse.attacks.parts.replica import Replica, replica
+from glasshouse.attacks.rows.whitened import Whitened
 from glasshouse.errors import BadValue, Inapplicable
 from glasshouse.interfaces import task_of
 from glasshouse.modalities.row import Row
@@ -39,6 +42,11 @@ SUBJECT: Final = "attack 'tableak'"
 NOISE: Final = 1e-4
 """Distances of two gradients that differ by less are equal: rows decoded to float32."""
 
+FIRST: Final = 10.0
+"""How much larger the floor is at first: small directions mislead rows that are far from the true ones."""
+STAGES: Final = 6
+"""Floors on the way."""
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +56,10 @@ class TabLeak:
     Args:
         members: searches that start anew.
         iterations: of each.
-        rate: step size of Adam.
+        rate: first step size of Adam.
         temperature: of the softmax of categories.
+        floor: singular values of a layer's gradient, on its largest, up to which they are raised no further
+            at the end of the search; ten times as large ones at its beginning.
         pooled: claim the median of the aligned members instead of the best one.
     """
 
@@ -74,16 +84,18 @@ class TabLeak:
 
     members: int = 8
     iterations: int = 600
-    rate: float = 0.06
+    rate: float = 0.15
     temperature: float = 1.0
+    floor: float = 0.1
     pooled: bool = False
 
     def __post_init__(self) -> None:
-        if not (self.members >= 1 and self.iterations >= 1 and self.rate > 0 and self.temperature > 0):
+        positive = self.rate > 0 and self.temperature > 0 and self.floor > 0
+        if not (self.members >= 1 and self.iterations >= 1 and positive):
             raise BadValue(
                 SUBJECT,
-                needs="members and iterations of at least 1, rate and temperature above 0",
-                got=f"{self.members}, {self.iterations}, {self.rate:g}, {self.temperature:g}",
+                needs="members and iterations of at least 1; rate, temperature and floor above 0",
+                got=f"{self.members}, {self.iterations}; {self.rate:g}, {self.temperature:g}, {self.floor:g}",
                 fix="correct the attack's table",
             )
 
@@ -101,12 +113,15 @@ class TabLeak:
         client = replica(view, subject=SUBJECT)
         table = _table(client)
         labels = known_labels(view, client, rng=rng.child("labels"))
-        distance = _distance(client)
+        floors = [self.floor * FIRST ** (1 - stage / (STAGES - 1)) for stage in range(STAGES)]
+        distances = [_distance(client, floor) for floor in floors]
         size = (self.members, client.images, *client.shape)
         free = torch.randn(size, generator=rng.child("start").torch()).to(client.device).requires_grad_()
         search = torch.optim.Adam([free], lr=self.rate)
+        steps = torch.optim.lr_scheduler.CosineAnnealingLR(search, self.iterations)
         said = labels.expand(self.members, -1)
         for step in range(self.iterations):
+            distance = distances[step * STAGES // self.iterations]
             losses = distance(relaxed(free, table, self.temperature), said)
             search.zero_grad()
             losses.sum().backward()  # type: ignore[no-untyped-call]  # torch's own
@@ -114,10 +129,11 @@ class TabLeak:
             free.grad.sign_()
             record_loss(step, losses.detach())
             search.step()
+            steps.step()
         with torch.no_grad():
             soft = relaxed(free, table, self.temperature)
             found = table.project(soft.reshape(-1, *client.shape)).reshape(size)
-            losses = distance(found, said)
+            losses = distances[-1](found, said)
         best = int(losses.argmin())
         aligned = align(found, soft, best, table)
         pool = table.project(aligned.median(0).values)
@@ -127,9 +143,9 @@ class TabLeak:
         return (Reconstruction(about=client.about, inputs=rows, labels=labels, confidence=agreed.float()),)
 
     def objective(self, view: View, about: About, *, rng: Rng) -> SearchedLoss:
-        """One minus the cosine of the gradients."""
+        """One minus the cosine of the whitened gradients."""
         del about, rng
-        distance = _distance(replica(view, subject=SUBJECT))
+        distance = _distance(replica(view, subject=SUBJECT), self.floor)
 
         def loss(rows: Tensor, labels: Tensor) -> Tensor:
             with torch.no_grad():
@@ -158,12 +174,12 @@ def relaxed(free: Tensor, table: Row, temperature: float) -> Tensor:
     return torch.cat(parts, -1)
 
 
-def _distance(client: Replica) -> Callable[[Tensor, Tensor], Tensor]:
-    """Rows (M, B, F) and labels (M, B) → one minus the cosine of their gradient and the client's, (M,)."""
+def _distance(client: Replica, floor: float) -> Callable[[Tensor, Tensor], Tensor]:
+    """Rows (M, B, F) and labels (M, B) → how far their gradient is from the client's, (M,)."""
     model, task = client.trained, task_of(client.model)
     parameters = {name: p.detach() for name, p in model.named_parameters()}
     sent = client.gradient()
-    target = torch.cat([sent[name].reshape(-1) for name in parameters])
+    whitened = Whitened.of({name: sent[name] for name in parameters}, floor=floor)
 
     def loss(values: dict[str, Tensor], rows: Tensor, labels: Tensor) -> Tensor:
         return task.loss(torch.func.functional_call(model, values, (rows,)), labels, rows)
@@ -185,9 +201,7 @@ def _distance(client: Replica) -> Callable[[Tensor, Tensor], Tensor]:
     slopes_of = one_by_one if client.uses_batch_statistics else slope
 
     def distance(rows: Tensor, labels: Tensor) -> Tensor:
-        slopes = slopes_of(parameters, rows, labels)
-        flat = torch.cat([slopes[name].flatten(1) for name in parameters], 1)
-        return 1 - torch.nn.functional.cosine_similarity(flat, target[None], dim=1)
+        return whitened.distance(slopes_of(parameters, rows, labels))
 
     return distance
 

@@ -27,6 +27,8 @@ Margins = NDArray[np.floating[Any]]
 Ints = NDArray[np.int64]
 WHOLE: Final = 0.02
 """Largest distance of a count from a whole number: float32 sums are exact to 1e-6 of a count."""
+GAIN: Final = 1e-4
+"""Share by which a stated gain may miss that of the sums: float32 leaves 4e-7, LightGBM's six digits 5e-6."""
 
 
 @final
@@ -50,19 +52,26 @@ class Configuration:
 
     @classmethod
     def of(
-        cls, options: Mapping[str, Value], *, subject: str, stated: Mapping[str, float] | None = None
+        cls, options: Mapping[str, Value], *, subject: str, trees: TreeEnsemble | None = None
     ) -> "Configuration":
         """Those in the terms of a federation; what is missing has XGBoost's defaults.
 
         Args:
             options: of the protocol.
             subject: for errors.
-            stated: those that the document itself states, which count.
+            trees: the document; the settings that it states itself count.
 
         Raises:
             Inapplicable: settings under which sums are not those of all rows.
         """
-        settings = {**options, **(stated or {})}
+        if trees is not None and trees.unusual:
+            raise Inapplicable(
+                subject,
+                needs="leaves whose values are one step on the sums of their rows",
+                got=f"a document that states {', '.join(trees.unusual)}",
+                fix="audit clients that leave these settings at their defaults",
+            )
+        settings = {**options, **(trees.settings if trees is not None else {})}
         known = {name: settings[name] for name in cls.__dataclass_fields__ if name in settings}
         made = cls(**known)  # type: ignore[arg-type]  # the protocol has checked its options
         if made.reg_alpha or made.subsample != 1:
@@ -137,7 +146,7 @@ def count_rows(trees: TreeEnsemble, how: Configuration, *, subject: str) -> Coun
 
     Raises:
         Inapplicable: the file has neither sums nor counts, the base score is unknown, or the numbers are not
-            whole: rows have weights, or a tree before this one is missing.
+            whole: rows have weights, or a tree before this one is missing; or as :func:`check_gains`.
 
     Examples:
         >>> from glasshouse.formats.records import Tree
@@ -177,6 +186,7 @@ def count_rows(trees: TreeEnsemble, how: Configuration, *, subject: str) -> Coun
         else:
             gradient = sums.gradient
         positives = total * base - gradient
+        check_gains(trees, 0, sums, how, subject=subject)
     if np.isnan(total).any() or np.isnan(positives).any():
         raise _refusal(subject, "sums of second derivatives or counts in the document", "neither")
     counts = np.stack([total - positives, positives], 1)
@@ -187,6 +197,41 @@ def count_rows(trees: TreeEnsemble, how: Configuration, *, subject: str) -> Coun
         )
     whole = np.round(counts).astype(np.int64)
     return _merged(Counted(sums=sums, counts=whole, base=base, shift=shift))
+
+
+def check_gains(trees: TreeEnsemble, tree: int, sums: Sums, how: Configuration, *, subject: str) -> None:
+    """Refuse a tree whose splits gained another amount than the sums of its leaves say.
+
+    Whole numbers may come out of wrong settings by chance; a gain is a second statement on every split. It
+    differs where a leaf's value is not G / (H + λ) times η: bounded steps, an L1 penalty, constraints,
+    another η or λ than is stated. Nothing is refused where the file states no gains.
+
+    Raises:
+        Inapplicable: another gain.
+    """
+    nodes = trees.trees[tree]
+    if nodes.gain is None or not nodes.gain[nodes.feature >= 0].any() or np.isnan(sums.hessian).any():
+        return
+    whole = np.zeros((len(nodes.feature), 2))
+    whole[sums.leaves] = np.stack([sums.gradient, sums.hessian], 1)
+    splits, todo = [], [0]
+    while todo:
+        node = todo.pop()
+        if nodes.feature[node] >= 0:
+            splits.append(node)
+            todo += [int(nodes.left[node]), int(nodes.right[node])]
+    for node in reversed(splits):
+        below = whole[[nodes.left[node], nodes.right[node]]]
+        whole[node] = below.sum(0)
+        parts = [g * g / (h + how.reg_lambda) for g, h in (*below, whole[node])]
+        gain = parts[0] + parts[1] - parts[2]
+        if abs(gain - nodes.gain[node]) > GAIN * sum(parts):
+            raise _refusal(
+                subject,
+                "splits whose gains are those of the sums",
+                f"{nodes.gain[node]:.4g} in tree {tree} for {gain:.4g}: steps are bounded or constrained, or "
+                "eta, reg_lambda or reg_alpha are others than stated",
+            )
 
 
 def check_total(counted: Counted, trees: TreeEnsemble, *, announced: int, subject: str) -> None:

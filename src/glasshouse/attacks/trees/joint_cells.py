@@ -18,7 +18,7 @@ from glasshouse.attacks.base import Claim, Needs, Reconstruction
 from glasshouse.attacks.budget import Budget
 from glasshouse.attacks.parts.documents import ON_CLINIC, Received, first_trees, needs
 from glasshouse.attacks.tabular import Certainty, leaves_of
-from glasshouse.attacks.trees.algebra import Configuration, check_total, count_rows, sums_of
+from glasshouse.attacks.trees.algebra import Configuration, check_gains, check_total, count_rows, sums_of
 from glasshouse.attacks.trees.boxes import Background, Possible
 from glasshouse.attacks.trees.cells import Solution, count_cells
 from glasshouse.attacks.trees.programs import Effort
@@ -102,13 +102,16 @@ def solve_cells(
             got=f"tree {unread[0]} splits by a statistic of classes, or of several columns",
             fix="leaf_algebra adds the leaves of such a split up",
         )
-    how = Configuration.of(terms.options, subject=subject, stated=trees.settings)
+    how = Configuration.of(terms.options, subject=subject, trees=trees)
     counted = count_rows(trees, how, subject=subject)
     check_total(counted, trees, announced=announced, subject=subject)
+    later = [sums_of(trees, t, how) for t in range(1, len(trees.trees))]
+    for t, sums in enumerate(later, 1):
+        check_gains(trees, t, sums, how, subject=subject)
     return count_cells(
         trees,
         counted,
-        [sums_of(trees, t, how) for t in range(1, len(trees.trees))],
+        later,
         reg_lambda=how.reg_lambda,
         effort=effort,
         background=background_of(terms.architecture.inputs, public),

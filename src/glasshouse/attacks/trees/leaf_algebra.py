@@ -50,7 +50,7 @@ class LeafAlgebra:
         """
         del rng
         got, trees = first_trees(view, subject=SUBJECT)
-        how = Configuration.of(view.terms.options, subject=SUBJECT, stated=trees.settings)
+        how = Configuration.of(view.terms.options, subject=SUBJECT, trees=trees)
         counted = count_rows(trees, how, subject=SUBJECT)
         check_total(counted, trees, announced=got.update.examples, subject=SUBJECT)
         total = counted.counts.sum(0)

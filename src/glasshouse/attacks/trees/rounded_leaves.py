@@ -78,7 +78,7 @@ class RoundedLeaves:
         """
         del rng  # deterministic
         got, trees = first_trees(view, subject=SUBJECT)
-        how = Configuration.of(view.terms.options, subject=SUBJECT, stated=trees.settings)
+        how = Configuration.of(view.terms.options, subject=SUBJECT, trees=trees)
         table, smallest = view.terms.architecture.inputs, view.terms.options.get("min_child_weight", 1.0)
         told = Told(
             rows=got.update.examples,
@@ -176,13 +176,13 @@ def fitting_pairs(value: float, base: float, how: Configuration, told: Told) -> 
         >>> fitting_pairs(0.257, 0.5, Configuration(), told).tolist()
         [[10, 8], [17, 13]]
     """
-    n, ones = np.meshgrid(np.arange(told.rows + 1), np.arange(told.rows + 1), indexing="ij")
+    n, ones = np.meshgrid(np.arange(1, told.rows + 1), np.arange(told.rows + 1), indexing="ij")
     hessian = n * base * (1 - base)
     values = -how.eta * (n * base - ones) / (hessian + how.reg_lambda)
     slack = 0.5 * 10.0**-told.digits + FLOAT * (1 + np.abs(values))
     # The root is a leaf where nothing can be split, whatever its sum is.
     heavy = (hessian >= told.smallest * (1 - 1e-6)) | (n == told.rows)
-    fits = (ones <= n) & (n >= 1) & heavy & (np.abs(values - value) <= slack)
+    fits = (ones <= n) & heavy & (np.abs(values - value) <= slack)
     return np.stack([n[fits], ones[fits]], 1).astype(np.int64)
 
 

@@ -100,6 +100,17 @@ def can_score(kind: type[Claim], metric: Metric) -> bool:
     return kind.scored and metric.claim in {kind.kind, *kind.also}
 
 
+def scored_claims(claims: Iterable[Claim], metric: Metric) -> list[Claim]:
+    """The claims that the metric scores.
+
+    A claim that holds the metric's matter beside its own, as rebuilt examples hold labels, counts only where
+    no claim says it outright: what is certain by counting is not halved by examples that could not be read.
+    """
+    able = [claim for claim in claims if can_score(type(claim), metric)]
+    outright = [claim.about for claim in able if claim.kind == metric.claim]
+    return [c for c in able if c.kind == metric.claim or not _is_covered(c.about, outright)]
+
+
 def pair(claim: Claim, metric: Metric, ground: GroundTruth) -> list[Pair]:
     """The claim beside the truth of each of its victims; empty: it lacks the part that the metric reads."""
     paired = "recovered" if metric.of_recovered and claim.paired == "examples" else claim.paired
@@ -108,7 +119,7 @@ def pair(claim: Claim, metric: Metric, ground: GroundTruth) -> list[Pair]:
 
 def pair_claims(claims: Iterable[Claim], metric: Metric, ground: GroundTruth) -> list[Pair]:
     """Every claim that the metric scores, beside the truth of each of its victims."""
-    return [one for claim in claims if can_score(type(claim), metric) for one in pair(claim, metric, ground)]
+    return [one for claim in scored_claims(claims, metric) for one in pair(claim, metric, ground)]
 
 
 def pair_silences(
@@ -124,7 +135,11 @@ def pair_silences(
         metric: that scores them.
         ground: of the federation.
     """
+    claims = [claim for _, outcome in units for claim in outcome.claims]
+    outright = [c.about for c in scored_claims(claims, metric) if c.kind == metric.claim]
     for kind, about in silences(units, [kind for kind in kinds if can_score(kind, metric)], ground):
+        if kind.kind != metric.claim and _is_covered(about, outright):
+            continue
         with suppress(NothingClaimed):
             yield pair_silence(kind, about, metric, ground)
 
@@ -147,7 +162,7 @@ def silences(
         for unit, outcome in units:
             claims = [c for c in outcome.claims if isinstance(c, kind)]
             for about in _victims(unit, ground, clients=named, whole=kind.grows):
-                if not any(_covers(claim.about, about) for claim in claims):
+                if not _is_covered(about, (claim.about for claim in claims)):
                     yield kind, about
 
 
@@ -161,6 +176,11 @@ def _victims(unit: Unit, ground: GroundTruth, *, clients: bool, whole: bool) -> 
     known = {number for number, _ in announced}  # rounds with known participants
     keys = [key for key in sorted(ground.truth.used) if key in announced or key[0] not in known]
     return [About(rounds=(number,), client=client) for number, client in keys if number in rounds]
+
+
+def _is_covered(victim: About, claimed: Iterable[About]) -> bool:
+    """Whether any of these is about a victim."""
+    return any(_covers(about, victim) for about in claimed)
 
 
 def _covers(claimed: About, victim: About) -> bool:
@@ -237,8 +257,8 @@ def cross_claims(
         return []
     own = [
         (claim, ground.target(number, claim.about.client))
-        for claim in claims
-        if can_score(type(claim), metric) and claim.paired == "examples"
+        for claim in scored_claims(claims, metric)
+        if claim.paired == "examples"
         for number in claim.about.rounds
     ]
     if len(own) > most:
