@@ -146,6 +146,13 @@ def count_rounded(trees: TreeEnsemble, how: Configuration, told: Told, backgroun
     sums, base = sums_of(trees, 0, how), trees.base
     positives = round(told.rows * base) if told.shared else None
     pairs = [fitting_pairs(v, base, how, told) for v in trees.trees[0].value[sums.leaves].tolist()]
+    if not np.isnan(sums.hessian).any():
+        # Where the file states H as well, a pair must have it: with weights one may fit the value by chance.
+        half = 0.5 * base * (1 - base)
+        pairs = [
+            some[np.abs(some[:, 0] * base * (1 - base) - stated) < half]
+            for some, stated in zip(pairs, sums.hessian.tolist(), strict=True)
+        ]
     if any(not len(some) for some in pairs):
         raise _refusal("leaf values that whole numbers of rows have", "a leaf without any")
     cells = Cells(
