@@ -28,7 +28,7 @@ from glasshouse.rng import Rng
 
 COUNT = 80
 EXAMPLES = 25
-"""Settings drawn of each library; 400 of each were tried once."""
+"""Settings drawn of each library."""
 SOURCE = clinic("")
 ROWS = SOURCE.splits["train"].batch()
 BATCH = ROWS.pick(torch.arange(COUNT))
