@@ -28,6 +28,7 @@ from glasshouse.guard.mitigate import mitigate
 from glasshouse.guard.preflight import preflight
 from glasshouse.guard.pursued import Memory
 from glasshouse.guard.pursuit.examples import Own
+from glasshouse.guard.pursuit.found import MEASURES
 from glasshouse.guard.pursuit.fresh import initialise_again
 from glasshouse.guard.pursuit.inspect import HonestRanges, inspect_in_modes
 from glasshouse.guard.watch import watch
@@ -258,7 +259,7 @@ def _verdict(model: nn.Module, own: Own, honest: HonestRanges) -> dict[str, Any]
         judged = inspect_in_modes(model, own, honest=honest)
     except BadValue as error:  # its own training had diverged: it is no honest model
         return {"verdict": "diverged", "findings": [str(error)], "coverage": "", "reason": ""}
-    measures = ("rows", "rows_visible", "excess", "excess_visible", "crowds", "crowds_visible")
+    measures = MEASURES
     return {
         "verdict": judged.verdict,
         "findings": judged.findings,

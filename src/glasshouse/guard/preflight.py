@@ -12,6 +12,9 @@ than ``RECOGNISED`` of its contrast missing, and would not match without the exa
 - a fixed combination of few rows, of all tensors that read the same input, that was found on other examples
   (:mod:`glasshouse.guard.pursued`).
 
+So are an example's features where it alone fills many columns of a tensor
+(:mod:`glasshouse.guard.own_columns`).
+
 The contribution of each example is known from the training itself, if it was recorded
 (:mod:`glasshouse.guard.watch`), or from a pass of the examples through the received model (and, after several
 steps, through the updated one).

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glasshouse.guard.layers.standing import BESIDE, CLEAR, RECOGNISED, Leak
+from glasshouse.guard.own_columns import find_columns
 from glasshouse.guard.pursuit.crowds import search_completed, search_crowds
 from glasshouse.guard.pursuit.examples import Own
 from glasshouse.guard.pursuit.found import passed_later
@@ -210,7 +211,16 @@ class Pursued:
                 known = leaks.get(key, leak)
                 rows = tuple(sorted({*known.rows, *leak.rows}))
                 leaks[key] = replace(min(known, leak, key=lambda one: one.missing), rows=rows)
-        return list(leaks.values())
+        alone = find_columns(
+            (side for side in self.pulls.sides if self._reads_features(side)), sent, self.count
+        )
+        return [*leaks.values(), *alone]
+
+    def _reads_features(self, side: Side) -> bool:
+        """Whether a tensor reads something else than the examples as they are, or their words."""
+        if side.directions is None or side.name in self.tables:
+            return False
+        return not self._are_inputs(side.directions[: self.count].double())
 
     def _in_group(self, group: Group, sent: Mapping[str, Tensor], missing: float) -> Iterator[Leak]:
         directions = group.sides[0].directions

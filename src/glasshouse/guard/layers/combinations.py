@@ -36,7 +36,7 @@ _NUMBERS: Final = 2**22  # compared at a time
 _DISTINCT: Final = 256  # rows compared at a time
 _TINY: Final = torch.finfo(torch.float).tiny
 
-By = Literal["a row", "several rows", "a difference of two rows", "all rows", "fixed rows"]
+By = Literal["a row", "several rows", "a difference of two rows", "all rows", "fixed rows", "own columns"]
 
 
 @final

@@ -11,8 +11,8 @@ from torch import Tensor
 from glasshouse.guard.pursuit.crowds import search_completed, search_crowds, search_halves
 from glasshouse.guard.pursuit.examples import Own
 from glasshouse.guard.pursuit.groups import Group, ratio
-from glasshouse.guard.pursuit.judge import focus_of, judge
-from glasshouse.guard.pursuit.limits import JUDGED, SEARCHED, SHARED
+from glasshouse.guard.pursuit.judge import columns_of, focus_of, judge
+from glasshouse.guard.pursuit.limits import JUDGED, OWN_COLUMNS, SEARCHED, SHARED
 from glasshouse.guard.pursuit.search import ReadOuts, search
 
 Search = Callable[[Tensor, Tensor | None], ReadOuts]
@@ -32,6 +32,12 @@ class Given:
         excess_visible: the same at 18 dB.
         crowds: what combinations of many rows add at 30 dB; honest ones add more by them than by few rows.
         crowds_visible: the same at 18 dB.
+        columns_8: of which each alone fills 8 columns or more, at 30 dB.
+        columns_32: the same of 32 columns.
+        columns_128: the same of 128 columns.
+        columns_8_visible: as ``columns_8``, at 18 dB.
+        columns_32_visible: as ``columns_32``, at 18 dB.
+        columns_128_visible: as ``columns_128``, at 18 dB.
         focus: mean over the group's rows of the largest dominance of one example: how rarely rows fire.
     """
 
@@ -41,12 +47,21 @@ class Given:
     excess_visible: float
     crowds: float
     crowds_visible: float
+    columns_8: float
+    columns_32: float
+    columns_128: float
+    columns_8_visible: float
+    columns_32_visible: float
+    columns_128_visible: float
     focus: float
 
 
 OF_ROUNDS: Final = (search, search_halves)
 """What looks for read-outs of two rounds."""
-MEASURES: Final = ("rows", "rows_visible", "excess", "excess_visible", "crowds", "crowds_visible")
+COLUMNS: Final = tuple(f"columns_{n}{ending}" for ending in ("", "_visible") for n in OWN_COLUMNS)
+SINGLE: Final = ("rows", "rows_visible", *COLUMNS)
+"""Measures of single rows and columns, for which nothing is searched: judged on all examples."""
+MEASURES: Final = (*SINGLE, "excess", "excess_visible", "crowds", "crowds_visible")
 """Measures of which each has a limit; ``focus`` decides which limits hold."""
 PARTS: Final = (*MEASURES, "focus")
 
@@ -114,6 +129,9 @@ def look(
             pulls = torch.cat([group.pulls, passed], 1)
             part = partial(_of_half, search_completed, group.pulls, passed, group.fires)
             many.append(_judged(pulls, single, swapped, batch, part))
+        # Columns of two rounds are those of each.
+        sides = group.sides if search_crowds in searches else ()
+        filled = [columns_of(t, batch=whole) for side in sides if (t := side.filled) is not None]
         given = Given(
             rows=sized.clear,
             rows_visible=sized.visible,
@@ -121,6 +139,7 @@ def look(
             excess_visible=max(one.visible for one in few),
             crowds=max(one.clear for one in many),
             crowds_visible=max(one.visible for one in many),
+            **{m: max((one[m] for one in filled), default=0.0) for m in COLUMNS},
             focus=focus_of(group.sizes, batch=whole),
         )
         best = max([*few, *many], key=lambda one: (one.hits, one.rows))
@@ -170,7 +189,8 @@ def passed_later(groups: Sequence[Group], group: Group) -> Tensor | None:
     """What examples pass back to the units of other layers, as if these read what ``group`` does, (N, K)."""
     own = next((side.reach for side in group.sides if side.reach is not None and side.ratio is None), None)
     # A layer whose inputs are like the group's own in other coordinates may still be the one behind it.
-    others = [s for one in groups for s in one.sides if one is not group or s.ratio is not None]
+    wide = [one for one in groups if one.pulls.shape[1] > 1]
+    others = [s for one in wide for s in one.sides if one is not group or s.ratio is not None]
     columns = []
     for side in others:
         if own is not None and side.reach is not None and side.pulls.shape[1] <= SHARED:

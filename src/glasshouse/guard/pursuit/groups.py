@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from glasshouse.guard.pursuit.limits import OWN_COLUMNS
 from glasshouse.guard.pursuit.pulls import Pulls, Side
 
 _SAME: Final = 1e-3
@@ -72,7 +73,9 @@ def groups_of(sides: Iterable[Side]) -> list[Group]:
                 group += [replace(s, pulls=s.pulls * times, ratio=times) for s in parts.pop(place)]
                 break
     groups = [Group(sides=tuple(sides)) for sides in parts]
-    return [group for group in groups if group.pulls.shape[1] > 1]
+    return [
+        group for group in groups if group.pulls.shape[1] > 1 or group.sides[0].columns >= min(OWN_COLUMNS)
+    ]
 
 
 def ago(rounds: int) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
 from glasshouse.guard.pursuit.examples import Own, train_loss
-from glasshouse.guard.pursuit.found import BATCH, OF_ROUNDS, PARTS, Found, Given, look, turns, used
+from glasshouse.guard.pursuit.found import BATCH, OF_ROUNDS, PARTS, SINGLE, Found, Given, look, turns, used
 from glasshouse.guard.pursuit.fresh import RECIPES, draw_buffers, initialise_again, kept_buffers, train
 from glasshouse.guard.pursuit.groups import groups_of, stacked
 from glasshouse.guard.pursuit.limits import (
@@ -244,10 +244,10 @@ def _range_of(
         chance: share of further models that may exceed a limit.
     """
     many = MANY / min(batch, MANY)  # in smaller batches: as many examples
-    whole = MANY / min(2 * batch, MANY)  # single rows are judged on both halves
+    whole = MANY / min(2 * batch, MANY)  # single rows and columns are judged on both halves
     most = {m: max(getattr(one, m) for one in every) for m in PARTS}
     margins = {
-        **dict.fromkeys(("rows", "rows_visible"), MARGIN * whole),
+        **dict.fromkeys(SINGLE, MARGIN * whole),
         **dict.fromkeys(("excess", "crowds"), MARGIN * many),
         **dict.fromkeys(("excess_visible", "crowds_visible"), MARGIN_VISIBLE * many),
         "focus": MARGIN,

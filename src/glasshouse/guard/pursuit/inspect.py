@@ -10,7 +10,7 @@ from torch import nn
 
 from glasshouse.errors import BadValue
 from glasshouse.guard.pursuit.examples import Own, check_fit
-from glasshouse.guard.pursuit.found import MEASURES, OF_ROUNDS, Found, Given, look, used
+from glasshouse.guard.pursuit.found import MEASURES, OF_ROUNDS, SINGLE, Found, Given, look, used
 from glasshouse.guard.pursuit.groups import groups_of, stacked
 from glasshouse.guard.pursuit.honest import (
     DRAWN,
@@ -209,8 +209,8 @@ def _inspect(
 def _ranges_for(found: Sequence[Found], honest: HonestRanges, mode: str) -> Ranges:
     """The ranges of honest models that ``found`` is compared with."""
     ranges = honest.known(mode)
-    # Single rows of models that are trained for long may isolate more: those are measured where it matters.
-    if any(_exceeds(f, ranges.of(f.names), ("rows", "rows_visible")) for f in found):
+    # Single rows and columns of models that are trained for long may isolate more: measured where it matters.
+    if any(_exceeds(f, ranges.of(f.names), SINGLE) for f in found):
         ranges = ranges.widened(honest.known(mode, LONGER))
     return ranges
 
@@ -268,7 +268,7 @@ def _sentence(found: Found, honest: Range, own: Own) -> str:
     limits = honest.limits_of(found.given)
     # Told by the measure that exceeds its limit by most.
     measure = max(MEASURES, key=lambda m: getattr(found.given, m) - getattr(limits, m))
-    batch = min(64, len(own) if measure.startswith("rows") else len(own) // 2)
+    batch = min(64, len(own) if measure in SINGLE else len(own) // 2)
     seen, usual = (round(batch * getattr(one, measure)) for one in (found.given, honest.most))
     where = " and ".join(found.names[:2]) + (
         f" and {len(found.names) - 2} more" if len(found.names) > 2 else ""
@@ -278,6 +278,12 @@ def _sentence(found: Found, honest: Range, own: Own) -> str:
         return (
             f"single rows of {where} would give away {seen} of {batch} of your examples, each alone{blurred} "
             f"(honest models: up to {usual})"
+        )
+    if measure.startswith("columns"):
+        count = measure.split("_")[1]
+        return (
+            f"{seen} of {batch} of your examples would each fill {count} columns or more of {where} alone"
+            f"{blurred} (honest models: up to {usual})"
         )
     direction = f"one direction of {found.rows} rows alone does in {found.hits:.0%} of the batches; " * (
         found.hits > 0.05

@@ -9,7 +9,7 @@ from typing import Final, final
 import torch
 from torch import Tensor
 
-from glasshouse.guard.pursuit.limits import CLEAR, DRAWS, ROUNDING, VISIBLE
+from glasshouse.guard.pursuit.limits import CLEAR, DRAWS, OWN_COLUMNS, ROUNDING, VISIBLE
 from glasshouse.guard.pursuit.search import ReadOuts
 
 _TINY: Final = 1e-300
@@ -88,6 +88,31 @@ def judge(pulls: Tensor, read_outs: ReadOuts, *, batch: int) -> Isolated:
         best=int(able[best]) if hits[best] else 0,
         hits=float(hits[best] / len(batches)),
     )
+
+
+def columns_of(filled: Tensor, *, batch: int) -> dict[str, float]:
+    """Share of the examples of a batch that alone fill so many columns, for each of ``OWN_COLUMNS``.
+
+    A layer's inputs may be gated, by frozen weights or anything else before it, so that few examples enter
+    through one column; its gradient there is those examples', whatever its rows are.
+
+    Args:
+        filled: by N examples in n columns, (N, n).
+        batch: size of the batches.
+
+    Returns:
+        At 30 dB as ``columns_8`` and so on, at 18 dB as ``columns_8_visible`` and so on.
+    """
+    energy, batches = _scaled(filled).square(), _batches(len(filled), batch)
+    # Most columns are filled by so many examples that none ever dominates them.
+    able = energy.amax(0) > _NEARLY * VISIBLE * (_membership(batches, len(filled)) @ energy).amin(0)
+    energy = energy[:, able]
+    shares = [dominance(energy[some], ROUNDING**2 * energy[some].sum(0)) for some in batches]
+    found: dict[str, float] = {}
+    for ending, least in (("", CLEAR), ("_visible", VISIBLE)):
+        own = torch.stack([(share > least).sum(1) for share in shares])
+        found |= {f"columns_{n}{ending}": float((own >= n).double().mean()) for n in OWN_COLUMNS}
+    return found
 
 
 def focus_of(pulls: Tensor, *, batch: int) -> float:

@@ -26,6 +26,9 @@ AHEAD           cost, and read-outs that open later    layers behind zeros: all 
 LONGEST         models that diverge, and slow ones     a choice                              zoo
 COVERED         "not judged", and models that hide in  a choice                              zoo
                 what nobody looks at
+OWN_COLUMNS     false alarms, and pictures of so few   chance fills more of wide layers:     zoo
+                numbers                                0.02 of a batch 8 of 512, 0.37 of
+                                                       12,288, but 128 of these 0.02
 SUPPORTS        wide windows, and 9 dimensions that    prototype: honest layers behind: .07  zoo
                 10 rows always cancel
 CROWD,          cost, and wide windows                 windows of 13 and 21 rows: they are   adaptive
@@ -65,6 +68,8 @@ FEWER: Final = 1 / 5
 """The effective share of examples in a tensor's update may be this fraction of the least in honest models."""
 COVERED: Final = 0.99
 """Share of the trainable numbers that must be looked at; below it a model is not judged."""
+OWN_COLUMNS: Final = (8, 32, 128)
+"""Numbers of columns of one tensor that an example may fill alone: each has a limit of its own."""
 SUPPORTS: Final = (1, 4, 9)
 """Numbers of rows of most alike support that are subtracted from a row."""
 CROWD: Final = 32

@@ -85,6 +85,15 @@ class Side:
         """n; 0: unknown."""
         return 0 if self.directions is None else self.directions.shape[1]
 
+    @property
+    def filled(self) -> Tensor | None:
+        """How much each example adds to each column, over all rows, (N, n); None: columns are not known."""
+        if self.directions is None:
+            return None
+        # Of its own contributions: a group may have translated the pulls.
+        lengths: Tensor = torch.linalg.vector_norm(self.sizes.double(), dim=1, keepdim=True)
+        return lengths * self.directions.double()
+
     @cached_property
     def sketch(self) -> Tensor | None:
         """A few numbers of each direction, (N, 8), by which inputs are compared."""
