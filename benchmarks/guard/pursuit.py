@@ -259,13 +259,12 @@ def _verdict(model: nn.Module, own: Own, honest: HonestRanges) -> dict[str, Any]
         judged = inspect_in_modes(model, own, honest=honest)
     except BadValue as error:  # its own training had diverged: it is no honest model
         return {"verdict": "diverged", "findings": [str(error)], "coverage": "", "reason": ""}
-    measures = MEASURES
     return {
         "verdict": judged.verdict,
         "findings": judged.findings,
         "coverage": judged.coverage,
         "reason": judged.reason,
-        **{m: judged.values.get(m) for m in measures},
+        **{m: judged.values.get(m) for m in MEASURES},
         "seconds": time.process_time() - started,
     }
 
