@@ -101,3 +101,40 @@ def test_adapt_takes_networks_only(given):
 def test_a_normalisation_has_a_mean_and_a_deviation():
     with pytest.raises(BadValue, match="mean, standard deviation"):
         gh.adapt(net(), normalize=0.5)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_new_parameters_say_what_their_change_and_the_gradient_say(seed):
+    """They were read as if they were the change, so that a random label came out, and no picture."""
+    torch.manual_seed(seed)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    picture, label = torch.rand(1, 1, 8, 8), torch.tensor([seed])
+    slopes = torch.autograd.grad(F.cross_entropy(network(picture), label), list(network.parameters()))
+    moved = [p.detach() - 0.1 * slope for p, slope in zip(network.parameters(), slopes, strict=True)]
+    sent = {"gradient": slopes, "delta": [-0.1 * slope for slope in slopes], "parameters": moved}
+    for kind, update in sent.items():
+        seen = gh.view(network, update, input_shape=(1, 8, 8), sends=kind)
+        assert gh.attack("label_inference")(seen)[0].counts.argmax() == seed, kind
+        (claim,) = gh.attack("linear_input")(seen)
+        assert torch.allclose(claim.inputs, picture, atol=1e-4), kind
+
+
+class HeadFirst(nn.Module):
+    """Its last layer is registered before the others, and another one is never used."""
+
+    def __init__(self):
+        super().__init__()
+        self.last, self.body, self.unused = nn.Linear(10, 10), nn.Linear(64, 10), nn.Linear(10, 10)
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.body(x.flatten(1))))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_head_is_the_layer_that_computes_the_logits(seed):
+    torch.manual_seed(seed)
+    network, picture, label = HeadFirst(), torch.rand(1, 1, 8, 8), torch.tensor([seed])
+    named = {name: p for name, p in network.named_parameters() if "unused" not in name}
+    slopes = torch.autograd.grad(F.cross_entropy(network(picture), label), list(named.values()))
+    seen = gh.view(network, dict(zip(named, slopes, strict=True)), input_shape=(1, 8, 8))
+    assert gh.attack("label_inference")(seen)[0].counts.argmax() == seed

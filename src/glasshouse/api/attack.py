@@ -33,6 +33,7 @@ from glasshouse.settings import PLAIN, Optimizer, Training, covers
 from glasshouse.tasks.base import Task
 from glasshouse.tasks.classification import Classification
 from glasshouse.tensors import check_finite
+from glasshouse.transcript.cut import as_change
 from glasshouse.transcript.grants import Grants
 from glasshouse.transcript.threat import Threat
 from glasshouse.transcript.view import RoundView, View
@@ -181,8 +182,10 @@ def view(
         labels={} if labels is None else {(0, 0): torch.tensor(labels)},
     )
     received = Broadcast(round=0, architecture=architecture, tensors=state(network))
-    first_round = RoundView(round=0, broadcast=received, updates={0: update_message})
-    return View(terms=terms, threat=SERVER, rounds=(first_round,), grants=grants)
+    # Attacks read changes: new parameters hold the same information, as in a view of a transcript.
+    change = as_change(update_message, received)
+    first_round = RoundView(round=0, broadcast=received, updates={0: change})
+    return View(terms=replace(terms, sends=change.kind), threat=SERVER, rounds=(first_round,), grants=grants)
 
 
 def _check_numbers(

@@ -36,12 +36,13 @@ class AdaptedNetwork(nn.Module):
     Attributes:
         net: the network itself.
         head_name: name of the linear layer that computes the outputs; empty: there is none.
+        head_is_told: it was named by whoever adapted the network.
     """
 
     net: nn.Module
 
     def __init__(
-        self, net: nn.Module, *, head: str, normalize: Normalize | None, logits: Logits | None
+        self, net: nn.Module, *, head: str, told: bool, normalize: Normalize | None, logits: Logits | None
     ) -> None:
         self.__dict__["net"], training = net, net.training  # no sub-module: its tensors keep their names
         super().__init__()
@@ -51,7 +52,7 @@ class AdaptedNetwork(nn.Module):
             self.add_module(name, child)
         for name in ("_parameters", "_buffers", "_non_persistent_buffers_set"):
             self.__dict__[name] = vars(net)[name]  # shared dictionaries: replacements affect both modules
-        self.head_name = head
+        self.head_name, self.head_is_told = head, told
         self._logits = logits
         self._normalizes = normalize is not None
         self.training = training
@@ -127,8 +128,8 @@ def adapt(
 
     Args:
         net: a network.
-        head: name of the linear layer that computes the logits; None: ``head`` if it exists, else the last
-            linear layer, if there is one.
+        head: name of the linear layer that computes the logits; None: the one whose outputs a pass returns,
+            else the one that runs last, if there is one.
         normalize: (mean, standard deviation) of the pixel normalisation that ``net`` expects, a number or one
             per channel; None: it takes pixels in [0, 1], or normalises them in a sub-module ``normalize``.
         logits: extracts the logits from the output of ``net`` if that is a tuple or dictionary.
@@ -172,7 +173,7 @@ def adapt(
     for module in layers.values():
         if "inplace" in vars(module):
             module.inplace = False
-    return AdaptedNetwork(net, head=layer, normalize=before, logits=logits)
+    return AdaptedNetwork(net, head=layer, told=head is not None, normalize=before, logits=logits)
 
 
 def _outputs_of(output: Any, net: nn.Module) -> Tensor:
@@ -274,6 +275,40 @@ def _reached(output: Any, parameters: Sequence[nn.Parameter]) -> set[int]:
         output.sum(), parameters, retain_graph=True, allow_unused=True
     )
     return {i for i, slope in enumerate(slopes) if slope is not None}
+
+
+def find_head(net: nn.Module, examples: Tensor) -> str:
+    """Name of the linear layer whose outputs are the network's, else of the last that runs; empty: none runs.
+
+    Layers are registered in any order, and some are never used.
+
+    Args:
+        net: in evaluation mode.
+        examples: (B, ...), different from each other.
+    """
+    ran: dict[str, Tensor] = {}
+
+    def keep(name: str, output: Tensor) -> None:
+        ran.pop(name, None)
+        ran[name] = output  # the last call's, and at the end
+
+    handles = [
+        module.register_forward_hook(lambda _module, _inputs, output, name=name: keep(name, output))
+        for name, module in net.named_modules()
+        if isinstance(module, nn.Linear)
+    ]
+    try:
+        with torch.no_grad():
+            outputs = net(examples)
+    finally:
+        for handle in handles:
+            handle.remove()
+    same = [
+        name
+        for name, t in ran.items()
+        if t.numel() == outputs.numel() and torch.equal(t.flatten().to(outputs.dtype), outputs.flatten())
+    ]
+    return (same or list(ran) or [""])[-1]
 
 
 def _find_head(net: nn.Module, head: str | None) -> str:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from glasshouse import registry
 from glasshouse.errors import BadValue, GlasshouseError
 from glasshouse.modalities.base import Modality
-from glasshouse.models.adapt import AdaptedNetwork, adapt, check_place
+from glasshouse.models.adapt import AdaptedNetwork, adapt, check_place, find_head
 from glasshouse.models.base import RENAMINGS, SplitModel, evaluated
 from glasshouse.models.handed_over import check_handed_over, copied
 from glasshouse.models.text.base import TextModel
@@ -236,6 +236,8 @@ def _check_forward(model: nn.Module, architecture: Architecture) -> None:
         with evaluated(tried):
             shape = tuple(tried(architecture.inputs.blank(1)).shape)
             check_place(tried, architecture.inputs.blank(1))
+            if isinstance(model, AdaptedNetwork) and model.head_name and not model.head_is_told:
+                model.head_name = find_head(tried, architecture.inputs.probes(2, Rng.root(0).torch()))
     except GlasshouseError:
         raise
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:

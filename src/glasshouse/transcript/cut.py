@@ -92,15 +92,15 @@ def _round(record: RoundRecord, threat: Threat, client: int | None) -> RoundView
         round=record.round,
         broadcast=broadcast,
         addressed=addressed,
-        updates={u.client: _as_change(u, addressed.get(u.client, broadcast)) for u in updates},
-        aggregate=None if total is None else _as_change(total, broadcast, total.weight),
+        updates={u.client: as_change(u, addressed.get(u.client, broadcast)) for u in updates},
+        aggregate=None if total is None else as_change(total, broadcast, total.weight),
         metrics=tuple(m for m in record.metrics if receives and client in (None, m.client)),
         dropouts=tuple(d for d in record.dropouts if receives and client in (None, d.client)),
-        sent=None if sent is None else _as_change(sent, addressed.get(sent.client, broadcast)),
+        sent=None if sent is None else as_change(sent, addressed.get(sent.client, broadcast)),
     )
 
 
-def _as_change(message: M, received: Broadcast, weight: float = 1.0) -> M:
+def as_change(message: M, received: Broadcast, weight: float = 1.0) -> M:
     """Convert new parameters, or their sum with this weight, to a delta, which holds the same information."""
     if message.kind != "parameters":
         return message

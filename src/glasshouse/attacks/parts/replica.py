@@ -262,6 +262,8 @@ class Replica:
             linear = {name: m for name, m in self.model.named_modules() if isinstance(m, nn.Linear)}
             outputs = math.prod(self.terms.architecture.task.outputs)
             fitting = [name for name, m in linear.items() if m.out_features == outputs]
+            # Of the user's own network a pass told it; the others' layers are registered in their order.
+            fitting.sort(key=lambda name: name == getattr(self.model, "head_name", ""))
             if not fitting and outputs == self.classes == 2:  # one logit decides, and the other one is 0
                 fitting = [name for name, m in linear.items() if m.out_features == 1]
         if not fitting:
