@@ -237,7 +237,7 @@ def _check_forward(model: nn.Module, architecture: Architecture) -> None:
             shape = tuple(tried(architecture.inputs.blank(1)).shape)
             check_place(tried, architecture.inputs.blank(1))
             if isinstance(model, AdaptedNetwork) and model.head_name and not model.head_is_told:
-                model.head_name = find_head(tried, architecture.inputs.probes(2, Rng.root(0).torch()))
+                model.head_name = find_head(tried, architecture.inputs.probes(4, Rng.root(0).torch())[:2])
     except GlasshouseError:
         raise
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
