@@ -207,6 +207,13 @@ def test_whole_numbers_out_of_bounded_steps_are_not_counts():
     assert proofs(boosted_by_xgboost(how, None, 1), eta=0.05) == {"CutValues facts": (1, 1)}
 
 
+def test_a_tree_of_one_leaf_counts_no_labels():
+    """A step that is bounded by 0.1 over an H of 20 said 38 positives of 80 rows where there were 15."""
+    how = {"eta": 0.05, "max_delta_step": 0.1, "max_depth": 1, "gamma": 0.3, "max_bin": 8}
+    how |= {"reg_lambda": 0.0, "base_score": 0.5}
+    assert proofs(boosted_by_xgboost(how, None, 1), eta=0.05, reg_lambda=0.0) == {}
+
+
 def test_another_rate_than_is_stated_is_noticed():
     document = boosted_by_xgboost({"eta": 0.1, "max_depth": 3}, None, 2)
     assert proofs(document, eta=0.2).keys() == {"CutValues facts"}

@@ -204,12 +204,19 @@ def check_gains(trees: TreeEnsemble, tree: int, sums: Sums, how: Configuration, 
 
     Whole numbers may come out of wrong settings by chance; a gain is a second statement on every split. It
     differs where a leaf's value is not G / (H + λ) times η: bounded steps, an L1 penalty, constraints,
-    another η or λ than is stated. Nothing is refused where the file states no gains.
+    another η or λ than is stated. Nothing is refused where the file states no gains, but a first tree of one
+    leaf, which has no second statement in any file.
 
     Raises:
-        Inapplicable: another gain.
+        Inapplicable: another gain, or no split in the first tree.
     """
     nodes = trees.trees[tree]
+    if tree == 0 and not (nodes.feature >= 0).any():
+        raise _refusal(
+            subject,
+            "a first tree with a split, whose gain is a second statement on the sums of its leaves",
+            "a tree of one leaf: a bounded step may give whole numbers by chance",
+        )
     if nodes.gain is None or not nodes.gain[nodes.feature >= 0].any() or np.isnan(sums.hessian).any():
         return
     whole = np.zeros((len(nodes.feature), 2))
