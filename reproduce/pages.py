@@ -222,6 +222,7 @@ PURSUED = (
     ("kinds", ("--seeds", "0", "2"), 300),
     ("hidden", ("--seeds", "0", "1"), 1200),
     ("delayed", ("--seeds", "0", "2"), 110),
+    ("columns", ("--seeds", "0", "2"), 150),
     ("recall", ("--seeds", "30", "33"), 80),
     ("adaptive", ("--seeds", "0", "1"), 300),
     ("zoo", ("--seeds", "0", "1"), 360),

@@ -23,12 +23,12 @@ _CLOSED = 4.0  # more than a grey value
 class Gated(nn.Module):
     """Two frozen layers and a head; as initialised, an ordinary network of random features."""
 
-    def __init__(self) -> None:
+    def __init__(self, bins: int = BINS) -> None:
         super().__init__()
         size = 3 * kinds.SIDE**2
-        self.first = nn.Linear(size, _SIZE + 4 * BINS)
-        self.second = nn.Linear(_SIZE + 4 * BINS, BINS * _SIZE)
-        self.head = nn.Linear(BINS * _SIZE, kinds.CLASSES)
+        self.first = nn.Linear(size, _SIZE + 4 * bins)
+        self.second = nn.Linear(_SIZE + 4 * bins, bins * _SIZE)
+        self.head = nn.Linear(bins * _SIZE, kinds.CLASSES)
         for p in (*self.first.parameters(), *self.second.parameters()):
             p.requires_grad_(False)
 
@@ -38,24 +38,25 @@ class Gated(nn.Module):
         return logits
 
 
-def gated(known: Tensor, seed: int) -> Gated:
+def gated(known: Tensor, seed: int, *, bins: int = BINS) -> Gated:
     """The crafted model.
 
     Args:
         known: the server's own pictures, (N, 3, H, W), which say where bins are equally full.
         seed: of the projection and the head.
+        bins: of the projection.
     """
     generator = torch.Generator().manual_seed(seed)
-    model = Gated()
+    model = Gated(bins)
     size = model.first.in_features
     direction = torch.randn(size, generator=generator) / size**0.5
     ordered = (known.flatten(1) @ direction).sort().values
-    edges = ordered[torch.linspace(0, len(ordered) - 1, BINS + 1).long()]
+    edges = ordered[torch.linspace(0, len(ordered) - 1, bins + 1).long()]
     every = torch.eye(size).reshape(size, 3, kinds.SIDE, kinds.SIDE)
     first, offsets = torch.zeros_like(model.first.weight), torch.zeros_like(model.first.bias)
     first[:_SIZE] = thumbnails(every).T
     second = torch.zeros_like(model.second.weight)
-    for number in range(BINS):
+    for number in range(bins):
         low, high = edges[number : number + 2].tolist()
         edge = _EDGE * (high - low) + 1e-7
         block = slice(number * _SIZE, (number + 1) * _SIZE)
@@ -86,7 +87,7 @@ def read(update: Tensor, pictures: Tensor) -> Tensor:
     The scale is the best one: an upper bound on a server that has to guess it.
     """
     aims = thumbnails(pictures).double()
-    blocks = update.double().reshape(-1, BINS, _SIZE).transpose(0, 1)
+    blocks = update.double().reshape(len(update), -1, _SIZE).transpose(0, 1)
     shown = torch.linalg.svd(blocks, full_matrices=False)[2][:, 0]
     error = (aims.square().sum(1) - (shown @ aims.T).square()).clamp_min(0) / _SIZE
     return error.min(0).values < 10**-3.0

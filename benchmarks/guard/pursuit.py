@@ -1,7 +1,7 @@
 """The guard against crafted kinds, against models trained to pass it, in an honest zoo, and its cost.
 
-``python -m benchmarks.guard pursuit kinds|hidden|delayed|recall|adaptive|zoo|cost --out FILE`` appends a
-line of JSON per model; models that the file has already are not made again.
+``python -m benchmarks.guard pursuit kinds|hidden|delayed|columns|recall|adaptive|zoo|cost --out FILE``
+appends a line of JSON per model; models that the file has already are not made again.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.guard import check_cost, delayed, kinds
+from benchmarks.guard import check_cost, columns, delayed, kinds
 from benchmarks.guard.adaptive import STARTS, train_against
 from benchmarks.guard.architectures import ARCHITECTURES
 from benchmarks.guard.hidden import HIDDEN
@@ -34,6 +34,8 @@ from glasshouse.guard.pursuit.inspect import HonestRanges, inspect_in_modes
 from glasshouse.guard.watch import watch
 
 DATA = Path("../shared/data")
+MANY_BINS = 128
+"""Of gated columns: as many as leave most examples of a batch alone in one."""
 
 
 def main() -> None:
@@ -126,6 +128,36 @@ def judge_delayed(options: argparse.Namespace, known: set[str]) -> Iterator[dict
         judged = inspect_in_modes(case.model, one.own, honest=HonestRanges.of(case.model, one.own))
         line |= {"verdict": judged.verdict, "findings": judged.findings}
         yield {**line, "read_clear": int(clear.sum()), "named_of_clear": len(named)}
+
+
+def judge_columns(options: argparse.Namespace, known: set[str]) -> Iterator[dict[str, Any]]:
+    """Gated columns and honest twins: what is read at 30 dB, the verdict, who is named, what is left."""
+    for seed in range(*options.seeds):
+        dealt = kinds.pictures(*cifar("test"), seed)
+        own = Own(inputs=dealt.own[0], targets=dealt.own[1])
+        for bins in (columns.BINS, MANY_BINS):
+            crafted = columns.gated(dealt.known, seed, bins=bins)
+            models = {"gated": crafted, "twin": initialise_again(crafted, seed=100 + seed)[0]}
+            keys = {what: f"{what}, {bins} bins, seed {seed}" for what in models}
+            if known >= set(keys.values()):
+                continue
+            honest = HonestRanges.of(crafted, own)
+            for what, model in models.items():
+                update = kinds.gradient(model, *dealt.batch)
+                clear = columns.read(update["head.weight"], dealt.batch[0]).nonzero()[:, 0].tolist()
+                named = preflight(update, model, *dealt.batch, kind="gradient").standing("features")
+                judged = inspect_in_modes(model, own, honest=honest)
+                closed = mitigate(update, model, dealt.batch, kind="gradient").update
+                left = None if closed is None else columns.read(closed["head.weight"], dealt.batch[0])
+                yield {
+                    "name": keys[what],
+                    "read_30": len(clear),
+                    "verdict": judged.verdict,
+                    "findings": judged.findings,
+                    "named": len(named),
+                    "named_of_read": len(set(named) & set(clear)),
+                    "left_30": None if left is None else int(left.sum()),
+                }
 
 
 def judge_case(
@@ -326,6 +358,7 @@ PARTS: Mapping[str, Callable[[argparse.Namespace, set[str]], Iterator[dict[str, 
     "kinds": judge_kinds,
     "hidden": judge_hidden,
     "delayed": judge_delayed,
+    "columns": judge_columns,
     "recall": recall,
     "adaptive": adapt,
     "zoo": zoo,

@@ -7,7 +7,6 @@ import pytest
 import torch
 from benchmarks.guard import delayed, hidden, kinds
 from benchmarks.guard.parametrised import PARAMETRISED
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -25,17 +24,6 @@ from glasshouse.guard.pursuit.limits import LONGEST, MARGIN, MARGIN_VISIBLE
 from glasshouse.guard.pursuit.pulls import pulls_of
 from glasshouse.guard.pursuit.rows import Piece, as_rows, divisions, without_rows
 from glasshouse.guard.pursuit.states import depends_on_others, modes_of, steps_ahead, train_ahead
-
-
-@pytest.fixture(scope="module")
-def dealt() -> kinds.Pictures:
-    """Digits as pictures of 3 x 16 x 16, which differ in every pixel."""
-    pixels, labels = load_digits(return_X_y=True)
-    small = torch.tensor(pixels / 16).float().reshape(-1, 1, 8, 8)
-    generator = torch.Generator().manual_seed(0)
-    wide = F.interpolate(small, size=16).repeat(1, 3, 1, 1)
-    noisy = wide + 0.2 * torch.rand(wide.shape, generator=generator)
-    return kinds.pictures(noisy, torch.tensor(labels), 0)
 
 
 def own_of(dealt: kinds.Pictures, count: int = 192) -> Own:

@@ -3,9 +3,7 @@
 import pytest
 import torch
 from benchmarks.guard import columns, kinds
-from sklearn.datasets import load_digits
 from torch import nn
-from torch.nn import functional as F
 
 from glasshouse.guard.mitigate import mitigate
 from glasshouse.guard.preflight import preflight
@@ -16,17 +14,6 @@ from glasshouse.guard.pursuit.groups import groups_of
 from glasshouse.guard.pursuit.inspect import HonestRanges, inspect_in_modes
 from glasshouse.guard.pursuit.judge import columns_of
 from glasshouse.guard.pursuit.pulls import pulls_of
-
-
-@pytest.fixture(scope="module")
-def dealt() -> kinds.Pictures:
-    """Digits as pictures of 3 x 16 x 16, which differ in every pixel."""
-    pixels, labels = load_digits(return_X_y=True)
-    small = torch.tensor(pixels / 16).float().reshape(-1, 1, 8, 8)
-    generator = torch.Generator().manual_seed(0)
-    wide = F.interpolate(small, size=16).repeat(1, 3, 1, 1)
-    noisy = wide + 0.2 * torch.rand(wide.shape, generator=generator)
-    return kinds.pictures(noisy, torch.tensor(labels), 0)
 
 
 def own_of(dealt: kinds.Pictures) -> Own:

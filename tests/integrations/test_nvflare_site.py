@@ -108,6 +108,14 @@ def test_the_order_of_tensors_and_numbers_is_not_the_scripts(gate):
     assert list(sent.data) == names
 
 
+def test_a_document_that_was_not_received_before_is_sent_behind_the_tensors():
+    """A first tree answers no document: it has no place in the order of what was received."""
+    arrays = {name: np.zeros(2, np.float32) for name in ("tree", "b", "a", "leaf")}
+    allowed = module.Outgoing(kind="train", origin=module.Origin(run="1", node="site"), arrays=arrays)
+    sent = module.encode(allowed, DataKind.WEIGHTS, order=("a", "b", "gone")).content
+    assert list(from_shareable(sent).data) == ["a", "b", "leaf", "tree"]
+
+
 def test_the_round_that_a_script_states_is_cut_short_in_the_log(gate):
     filters = gate()
     filters.process(message(honest(), round="a row of data " * 10**6, **{STEPS: 4}), context())

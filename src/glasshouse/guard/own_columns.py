@@ -22,8 +22,8 @@ from glasshouse.guard.pursuit.rows import FIRST
 FEWEST: Final = 32
 """Own columns from which on an example may count as exposed."""
 BY_CHANCE: Final = 128
-"""One in so many columns may be an example's own by chance: of honest networks of up to 1,024 columns, and of
-random features in 12,288, at most 0.02 of a batch has more."""
+"""One in so many columns may be an example's own by chance: of 68 honest architectures at most 0.03 of a
+batch has more, of random features in 12,288 columns 0.04."""
 _COLUMNS: Final = (1,)
 _TINY: Final = 1e-300
 
@@ -56,7 +56,7 @@ def find_columns(sides: Iterable[Side], sent: Mapping[str, Tensor], count: int) 
                 yield Leak(
                     example=example,
                     what="features",
-                    layer=side.name.removesuffix("weight").removesuffix(".") or side.name,
+                    layer=side.layer,
                     by="own columns",
                     missing=missing,
                     rows=tuple(columns.tolist()),

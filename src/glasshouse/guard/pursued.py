@@ -318,7 +318,7 @@ class Pursued:
                 yield Leak(
                     example=example,
                     what="input",
-                    layer=side.name.removesuffix("weight").removesuffix(".") or side.name,
+                    layer=side.layer,
                     by="fixed rows",
                     missing=missing,
                     rows=tuple(side.numbers[own].tolist()),

@@ -106,13 +106,18 @@ def columns_of(filled: Tensor, *, batch: int) -> dict[str, float]:
     energy, batches = _scaled(filled).square(), _batches(len(filled), batch)
     # Most columns are filled by so many examples that none ever dominates them.
     able = energy.amax(0) > _NEARLY * VISIBLE * (_membership(batches, len(filled)) @ energy).amin(0)
-    energy = energy[:, able]
-    shares = [dominance(energy[some], ROUNDING**2 * energy[some].sum(0)) for some in batches]
-    found: dict[str, float] = {}
-    for ending, least in (("", CLEAR), ("_visible", VISIBLE)):
-        own = torch.stack([(share > least).sum(1) for share in shares])
-        found |= {f"columns_{n}{ending}": float((own >= n).double().mean()) for n in OWN_COLUMNS}
-    return found
+    energy, levels = energy[:, able], {"": CLEAR, "_visible": VISIBLE}
+    counts: dict[str, list[Tensor]] = {ending: [] for ending in levels}
+    for some in batches:  # one after the other: columns may be as many as a vocabulary's words
+        share = dominance(energy[some], ROUNDING**2 * energy[some].sum(0))
+        for ending, least in levels.items():
+            counts[ending].append((share > least).sum(1))
+    own = {ending: torch.cat(parts) for ending, parts in counts.items()}
+    return {
+        f"columns_{n}{ending}": float((some >= n).double().mean())
+        for ending, some in own.items()
+        for n in OWN_COLUMNS
+    }
 
 
 def focus_of(pulls: Tensor, *, batch: int) -> float:

@@ -27,8 +27,8 @@ LONGEST         models that diverge, and slow ones     a choice                 
 COVERED         "not judged", and models that hide in  a choice                              zoo
                 what nobody looks at
 OWN_COLUMNS     false alarms, and pictures of so few   chance fills more of wide layers:     zoo
-                numbers                                0.02 of a batch 8 of 512, 0.37 of
-                                                       12,288, but 128 of these 0.02
+                numbers                                0.01 of a batch 8 of 512, 0.37 of
+                                                       12,288, but 128 of these 0.01
 SUPPORTS        wide windows, and 9 dimensions that    prototype: honest layers behind: .07  zoo
                 10 rows always cancel
 CROWD,          cost, and wide windows                 windows of 13 and 21 rows: they are   adaptive

@@ -81,6 +81,11 @@ class Side:
     fires: Tensor | None = None
 
     @property
+    def layer(self) -> str:
+        """The layer that the tensor is the weight of; a parameter by itself: its own name."""
+        return self.name.removesuffix("weight").removesuffix(".") or self.name
+
+    @property
     def columns(self) -> int:
         """n; 0: unknown."""
         return 0 if self.directions is None else self.directions.shape[1]

@@ -231,7 +231,10 @@ def encode(message: Outgoing, kind: str, *, order: Iterable[str] = ()) -> Payloa
         answer.set_return_code(ReturnCode.EXECUTION_EXCEPTION)
         return Payload(content=answer, bytes=0, digest=digest_of({}, "error"))
     meta = {name: message.fields[name] for name in sorted(message.fields)}
-    arrays = {name: message.arrays[name] for name in order if name in message.arrays}
+    # What was not received, as a document, comes behind: an order of names says nothing either.
+    names = [name for name in order if name in message.arrays]
+    names += sorted(message.arrays.keys() - set(names))
+    arrays = {name: message.arrays[name] for name in names}
     answer = DXO(data_kind=kind, data=arrays, meta=meta).to_shareable()
     size = sum(array.nbytes for array in arrays.values())
     return Payload(content=answer, bytes=size, digest=digest_of(arrays, repr(sorted(meta.items()))))
