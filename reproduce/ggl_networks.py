@@ -211,7 +211,7 @@ def wanted(settings: argparse.Namespace) -> Iterator[tuple[str, int, int]]:
     """Defence, person and network of every attack: all networks come before the next person."""
     for defence in settings.defences:
         for person in range(settings.people):
-            for network in range(settings.networks):
+            for network in range(settings.first, settings.first + settings.networks):
                 yield defence, person, network
 
 
@@ -221,6 +221,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of the finished attacks")
     parser.add_argument("--defences", nargs="*", choices=list(CHAINS), default=list(CHAINS))
     parser.add_argument("--networks", type=int, default=8)
+    parser.add_argument("--first", type=int, default=0, help="number of the first network, up to 15")
     parser.add_argument("--people", type=int, default=EACH, help="of each network, at most 8")
     parser.add_argument("--trials", type=int, default=1, help="of each attack; the mean image is claimed")
     parser.add_argument("--evaluations", type=int, default=600, help="of each trial")

@@ -233,3 +233,18 @@ def test_an_exported_job_holds_none_of_our_code(tmp_path):
     recipe.export(str(tmp_path / "jobs"))
     assert list((tmp_path / "jobs").rglob("config_fed_server.json"))
     assert not list((tmp_path / "jobs").rglob("custom/glasshouse"))
+
+
+def test_a_server_without_code_of_its_own_is_sent_a_file(tmp_path):
+    """Or FLARE holds the capture's filters to its list of classes, and ends the job."""
+    from nvflare.app_common.np.np_model_persistor import NPModelPersistor  # any component that FLARE ships
+    from nvflare.job_config.api import FedJob
+    from nvflare.recipe.spec import Recipe
+
+    job = FedJob(name="plain", min_clients=1)
+    job.to_server(NPModelPersistor(), id="persistor")
+    recipe = Recipe(job)
+    capture(recipe, tmp_path / "c", tasks=("fed_stats",))
+    recipe.export(str(tmp_path / "jobs"))
+    (server,) = {path.parents[1] for path in (tmp_path / "jobs").rglob("config_fed_server.json")}
+    assert [path.name for path in (server / "custom").iterdir()] == ["CAPTURED.txt"]

@@ -126,7 +126,7 @@ def test_flares_own_job_of_trees_is_captured(tmp_path, mode, alone):
         "PYTHONPATH": os.pathsep.join([str(JOB), str(here), os.environ.get("PYTHONPATH", "")]),
     }  # fmt: skip
     subprocess.run(
-        [sys.executable, str(JOB / "job.py"), str(tmp_path), mode],
+        [sys.executable, str(JOB / "job.py"), str(tmp_path), mode, "simulator"],
         check=True, timeout=400, env=environment, cwd=tmp_path, capture_output=True,
     )  # fmt: skip
     truth = collect(tmp_path / "capture", [tmp_path / "truth"])

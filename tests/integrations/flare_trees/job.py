@@ -1,4 +1,4 @@
-"""FLARE's own job of boosted trees in its simulator, captured: ``job.py FOLDER bagging|cyclic``."""
+"""FLARE's own job of boosted trees, captured: ``job.py FOLDER bagging|cyclic simulator|poc``."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import document_apps as apps
 from loader import Loader
 from nvflare.app_opt.xgboost.recipes import XGBBaggingRecipe
-from nvflare.recipe import SimEnv, set_per_site_config
+from nvflare.recipe import PocEnv, SimEnv, set_per_site_config
 
 from glasshouse.integrations.documents import Documents
 from glasshouse.integrations.nvflare import capture
@@ -15,7 +15,7 @@ SITES = ("site-1", "site-2", "site-3")
 ROUNDS = 2
 
 
-def main(out, mode):
+def main(out, mode, place):
     """Three sites, two rounds."""
     recipe = XGBBaggingRecipe(
         name="trees", min_clients=3, training_mode=mode, num_rounds=ROUNDS, local_subsample=1.0, max_depth=3,
@@ -29,8 +29,14 @@ def main(out, mode):
         model=Documents(table=apps.cancer_table(), protocol=f"xgb_{mode}"),
         tasks=("train",),
     )
-    recipe.execute(SimEnv(clients=list(SITES), num_threads=3, workspace_root=str(out / "workspace")))
+    if place == "poc":
+        run = recipe.execute(PocEnv(clients=list(SITES), num_clients=len(SITES)))
+        run.get_result()
+        if run.get_status() != "FINISHED:COMPLETED":
+            raise SystemExit(f"the job ended as {run.get_status()}")
+    else:
+        recipe.execute(SimEnv(clients=list(SITES), num_threads=3, workspace_root=str(out / "workspace")))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]).absolute(), sys.argv[2])
+    main(Path(sys.argv[1]).absolute(), *sys.argv[2:])

@@ -45,6 +45,8 @@ MESSAGES: Final = "messages.jsonl"
 """The file beside the transcript with one line a message, of every kind."""
 PAYLOADS: Final = "payloads"
 """The folder with the bytes that messages contain, as trees and encoded statistics."""
+_NOTICE: Final = Path(__file__).parent / "notice"
+"""What a captured job brings with it, so that whoever opens the job learns of the capture."""
 _STAGES: Final[Mapping[str, Stage]] = {"train": "train", "validate": "evaluate"}
 _ARGUMENTS: Final = {
     "batch_size": "batch_size",
@@ -310,18 +312,21 @@ def capture(
     asked, answered = (kind(place, architecture, declared, sends) for kind in (CaptureTasks, CaptureResults))
     recipe.add_server_output_filter(asked, tasks=list(tasks))
     recipe.add_server_input_filter(answered, tasks=list(tasks))
-    _leave_out(recipe)
+    _fit_for_deployment(recipe)
 
 
-def _leave_out(recipe: Any) -> None:
-    """Keep the product's code out of the job: FLARE copies a filter's module with all that it imports.
+def _fit_for_deployment(recipe: Any) -> None:
+    """Keep the product's code out of the job, and bring a file of the job's own.
 
-    Beside an installed package that is torch, too: 40 MB, which no site unpacks in FLARE's ten seconds.
+    FLARE copies a filter's module with all that it imports. Beside an installed package that is torch, too:
+    40 MB, which no site unpacks in FLARE's ten seconds. Without any file of its own the server's part of a job
+    may build only what FLARE's list of classes allows, which a filter of another package is not.
     """
     job = getattr(getattr(recipe, "_job", None), "job", None)
     if job is not None:
         package = __name__.partition(".")[0]
         job.set_app_packages([*job.app_packages, package])
+        recipe.add_server_file(str(_NOTICE))
 
 
 def options_of(recipe: Any) -> dict[str, object]:
