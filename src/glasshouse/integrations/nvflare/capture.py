@@ -319,8 +319,8 @@ def _fit_for_deployment(recipe: Any) -> None:
     """Keep the product's code out of the job, and bring a file of the job's own.
 
     FLARE copies a filter's module with all that it imports. Beside an installed package that is torch, too:
-    40 MB, which no site unpacks in FLARE's ten seconds. Without any file of its own the server's part of a job
-    may build only what FLARE's list of classes allows, which a filter of another package is not.
+    40 MB, which no site unpacks in FLARE's ten seconds. Without any file of its own, the server's part of a
+    job may build only what FLARE's list of classes allows, which a filter of another package is not.
     """
     job = getattr(getattr(recipe, "_job", None), "job", None)
     if job is not None:
