@@ -22,6 +22,7 @@ __all__ = [
     "Undefined",
     "UnknownName",
     "WorkerKilled",
+    "in_a_line",
     "not_installed",
 ]
 
@@ -155,3 +156,13 @@ class BadScenario(GlasshouseError):
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle with the subject and the problems."""
         return (BadScenario, (self.subject, self.problems))
+
+
+def in_a_line(error: BaseException) -> str:
+    r"""An exception of somebody else's code: its type, and the first line of what it says, if anything.
+
+    Examples:
+        >>> in_a_line(NotImplementedError()), in_a_line(ValueError("no\nmore"))
+        ('NotImplementedError', 'ValueError: no')
+    """
+    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}".removesuffix(": ")

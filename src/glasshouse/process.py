@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from types import ModuleType
@@ -50,6 +50,29 @@ def prepare_process() -> None:
     if mallopt is not None:
         mallopt(_MMAP_THRESHOLD, _BLOCK)
         mallopt(_TRIM_THRESHOLD, _KEPT)
+
+
+@contextmanager
+def as_torch_starts() -> Iterator[None]:
+    """Torch's modes as a new process has them, in this block or in the function that it decorates.
+
+    Whoever calls from within ``torch.no_grad()``, an autocast, or with float64 or a GPU as default asks for
+    the same work; what was set is set again afterwards.
+    """
+    device, number = torch.get_default_device(), torch.get_default_dtype()
+    with ExitStack() as modes:
+        modes.enter_context(torch.inference_mode(False))
+        modes.enter_context(torch.enable_grad())
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                modes.enter_context(torch.autocast(kind, enabled=False))
+        if device.type != "cpu":  # a mode of torch's, which would slow every call down
+            modes.enter_context(torch.device("cpu"))
+        torch.set_default_dtype(torch.float32)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(number)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, TypeVar, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -71,6 +72,18 @@ class Lazy(Mapping[str, Tensor]):
             lambda name: self[name] if name in self else below[name],
             lambda: self.size() + below.size(),
         )
+
+
+def tensor_of(value: Any) -> Tensor:
+    """As ``torch.as_tensor``, also of an array of another byte order or one that is read backwards.
+
+    Examples:
+        >>> tensor_of(np.array([1.0, 2.0], dtype=">f4")[::-1])
+        tensor([2., 1.])
+    """
+    if isinstance(value, np.ndarray):
+        value = np.asarray(value, dtype=value.dtype.newbyteorder("="), order="C")
+    return torch.as_tensor(value)
 
 
 def norm(tensors: Mapping[str, Tensor]) -> float:

@@ -270,3 +270,12 @@ def test_keras_archives_and_saved_models_are_named(tmp_path):
 def test_an_archive_of_numpy_is_still_read(tmp_path):
     np.savez(tmp_path / "model.npz", **{n: t.numpy() for n, t in network().state_dict().items()})
     assert not gh.guard(tmp_path / "model.npz", agreed=network()).findings
+
+
+def test_arrays_of_any_byte_order_are_read_and_a_checkpoint_is_named():
+    network = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4))
+    state = network.state_dict()
+    turned = [t.numpy().astype(t.numpy().dtype.newbyteorder(">")) for t in state.values()]
+    assert not gh.guard(turned, agreed=network).findings
+    with pytest.raises(BadValue, match=r"guard\(checkpoint\['model'\]\)"):
+        gh.guard({"model": state, "epoch": torch.tensor(3)})

@@ -117,6 +117,13 @@ def _together(values: Iterable[Any]) -> Any:
 
 def _array(name: str, values: Any) -> NDArray[Any]:
     """An array as stored in an ``npz`` file: images with channels last; tensors have channels first."""
+    if (isinstance(values, Tensor) and values.is_meta) or np.ma.is_masked(values):
+        raise BadValue(
+            f"data in memory, '{name}'",
+            needs="a value everywhere",
+            got="a tensor on the meta device" if isinstance(values, Tensor) else "masked values",
+            fix="fill in what is missing, such as array.filled(0), or leave those examples out",
+        )
     if isinstance(values, Tensor):
         values = values.detach().cpu().to_dense()
         values = (values.float() if values.is_floating_point() else values).numpy()

@@ -1,6 +1,7 @@
 """One attack on one update in memory: no scenario, no files, no score."""
 
-from collections.abc import Collection, Mapping, Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final, Literal, final
 
@@ -8,13 +9,16 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
+from glasshouse.api.knowledge import known
+from glasshouse.api.update import named_update
 from glasshouse.attacks.base import Claim
 from glasshouse.audit.attacking.call import call_attack, declared_grants
 from glasshouse.audit.attacking.claims import Unit
 from glasshouse.audit.attacking.needs import attack_of, find_refusal
-from glasshouse.errors import BadScenario, BadValue, GlasshouseError, Inapplicable
-from glasshouse.guard.forms import without_prefix
-from glasshouse.interfaces.modes import mode_of
+from glasshouse.errors import BadScenario, BadValue, GlasshouseError, Inapplicable, in_a_line
+from glasshouse.executors.base import choose_device
+from glasshouse.executors.local import devices_here
+from glasshouse.interfaces.modes import FAULTS, draws_at_random, mode_of
 from glasshouse.limits import Count, Fix, Positive, check_value
 from glasshouse.modalities.base import Modality
 from glasshouse.modalities.image import Image
@@ -25,6 +29,7 @@ from glasshouse.models.derivatives import derivative_fault, pass_fault
 from glasshouse.models.handed_over import copied
 from glasshouse.models.memory import keep
 from glasshouse.outside.schema import freeze
+from glasshouse.process import as_torch_starts
 from glasshouse.rng import Rng
 from glasshouse.scenario.plugins import plugin_problems
 from glasshouse.scenario.problems import found_problems
@@ -34,13 +39,18 @@ from glasshouse.tasks.base import Task
 from glasshouse.tasks.classification import Classification
 from glasshouse.tensors import check_finite
 from glasshouse.transcript.cut import as_change
-from glasshouse.transcript.grants import Grants
 from glasshouse.transcript.threat import Threat
 from glasshouse.transcript.view import RoundView, View
-from glasshouse.wire import Architecture, Batch, Broadcast, Kind, Refusal, Terms, Update
+from glasshouse.wire import Architecture, Broadcast, Kind, Refusal, Terms, Update
 
 __all__ = ["PreparedAttack", "attack", "view"]
 
+LOG = logging.getLogger("glasshouse")
+
+_DRAWS: Final = (
+    "Network '%s' draws at random in the mode in which the client trained it, as dropout does. Nobody knows "
+    "what it drew, so attacks do not repeat it: what they find is a lower end."
+)
 SERVER: Final = Threat(sees=frozenset({"broadcast", "update", "own"}))
 """The adversary for an update in memory: an honest-but-curious server."""
 
@@ -53,17 +63,20 @@ class PreparedAttack:
     name: str
     settings: Mapping[str, Any] = field(default_factory=dict)
 
+    @as_torch_starts()
     def __call__(self, view: View, *, seed: int = 0, device: str = "cpu") -> tuple[Claim, ...]:
         """The attack's claims about the view, checked as in an audit, but not scored.
 
         Args:
             view: what the adversary sees: from :func:`view`, or extracted from a transcript.
             seed: of the attack's randomness.
-            device: where it runs.
+            device: where it runs: ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
 
         Raises:
+            BadValue: no view, no such device, or a seed that is none.
             Inapplicable: the attack cannot run on this view; the error names what it needs.
         """
+        device = _check_call(view, seed, device, name=self.name)
         plugin = attack_of(Plugin.model_validate(freeze({**self.settings, "name": self.name})))
         answer: tuple[Claim, ...] | Refusal | None = find_refusal(
             plugin, self.name, view.threat, view.grants, view.terms
@@ -109,6 +122,23 @@ def attack(name: str, /, **settings: Any) -> PreparedAttack:
     return PreparedAttack(name=name, settings=settings)
 
 
+def _check_call(view: Any, seed: Any, device: Any, *, name: str) -> str:
+    """Refuse what no attack can be called with; the device's name.
+
+    Raises:
+        BadValue: says what it is.
+    """
+    if not isinstance(view, View):
+        got, fix = f"an object of type {type(view).__name__}", "make it by gh.view(model, update, ...)"
+        raise BadValue(f"attack '{name}'", needs="a view", got=got, fix=fix)
+    if type(seed) is not int or seed < 0:
+        got = f"{seed!r} of type {type(seed).__name__}"
+        raise BadValue(f"attack '{name}'", needs="seed as an int from 0", got=got, fix="seed=0")
+    kind, _, number = str(device).partition(":")
+    return f"{choose_device(kind, devices_here())}:{number}".rstrip(":")
+
+
+@as_torch_starts()
 def view(
     model: nn.Module,
     update: Mapping[str, Any] | Sequence[Any],
@@ -130,7 +160,8 @@ def view(
 
     Args:
         model: a network, with the weights that the client received.
-        update: tensors by parameter name, or in the order of ``model.parameters()``.
+        update: tensors or arrays by parameter name, or in the order of ``model.parameters()`` or of its
+            ``state_dict()``, with running statistics or without.
         input_shape: (C, H, W) of the client's pictures; their pixels are in [0, 1].
         inputs: what the client's examples look like, instead of ``input_shape``.
         task: the loss and the targets; None: as many classes as the network has outputs.
@@ -143,7 +174,7 @@ def view(
         optimizer: the client's optimizer (:class:`glasshouse.settings.Optimizer`).
         training: what else the client does in a step (:class:`glasshouse.settings.Training`); None: an
             ordinary step in the mode of ``model``, layer by layer: statistics of the batch where a batch
-            norm is in training mode.
+            norm is in training mode, or where the update's running statistics have moved.
         auxiliary: images (N, C, H, W) in [0, 1] and labels (N,) that the adversary has; grant ``auxiliary``.
         labels: the classes behind the update, where the adversary knows them; grant ``labels``.
 
@@ -153,7 +184,9 @@ def view(
     _check_numbers(examples, sends, batch_size, local_epochs, learning_rate)
     _check_types(optimizer=(optimizer, Optimizer), training=(training, Training | None))
     architecture, network = _network(model, inputs or input_shape, task)
-    training = mode_of(model) if training is None else training
+    tensors, statistics = named_update(update, network, architecture.inputs.blank(1), sends=sends)
+    check_finite({**tensors, **statistics}, subject="update in memory")
+    training = _mode(model, network, statistics) if training is None else training
     _check_training(architecture, network, training, name=type(model).__name__)
     terms = Terms(
         protocol="fedsgd" if sends == "gradient" else "fedavg",
@@ -171,21 +204,32 @@ def view(
         round=0,
         client=0,
         kind=sends,
-        tensors=_tensors(update, network, architecture.inputs.blank(1)),
+        tensors=tensors,
+        buffers=statistics,
         examples=examples,
         steps=terms.steps(examples),
     )
-    check_finite(update_message.tensors, subject="update in memory")
-    _check_grants(architecture, auxiliary, labels, examples=examples)
-    grants = Grants(
-        auxiliary=None if auxiliary is None else Batch(inputs=auxiliary[0], labels=auxiliary[1]),
-        labels={} if labels is None else {(0, 0): torch.tensor(labels)},
-    )
+    grants = known(auxiliary, labels, architecture, examples=examples)
     received = Broadcast(round=0, architecture=architecture, tensors=state(network))
     # Attacks read changes: new parameters hold the same information, as in a view of a transcript.
     change = as_change(update_message, received)
     first_round = RoundView(round=0, broadcast=received, updates={0: change})
+    if draws_at_random(network, architecture.inputs.probes(4, Rng.root(0).torch()), training):
+        LOG.warning(_DRAWS, type(model).__name__)
     return View(terms=replace(terms, sends=change.kind), threat=SERVER, rounds=(first_round,), grants=grants)
+
+
+def _mode(model: nn.Module, network: nn.Module, statistics: Mapping[str, Tensor]) -> Training:
+    """The mode that nobody stated: the model's, unless running statistics came that training has moved."""
+    own, state = mode_of(model), network.state_dict()
+    moved = any(not torch.equal(t.to(state[name]), state[name]) for name, t in statistics.items())
+    if own.mode == "training" or not moved:
+        return own
+    LOG.warning(
+        "The running statistics of the update are not those of the network: the client trained in training "
+        "mode, although the network stands in evaluation. Otherwise say training=Training(mode='evaluation')."
+    )
+    return Training(mode="training")
 
 
 def _check_numbers(
@@ -247,46 +291,6 @@ def _check_training(architecture: Architecture, network: nn.Module, training: Tr
         raise BadValue(f"network '{name}'", needs=fault[0], got=fault[1], fix=fault[2])
 
 
-def _check_grants(
-    architecture: Architecture,
-    auxiliary: tuple[Tensor, Tensor] | None,
-    labels: Any,
-    *,
-    examples: int,
-) -> None:
-    """Refuse side knowledge that cannot be about this update.
-
-    Raises:
-        BadValue: labels of another number or of no class, or auxiliary examples unlike the client's.
-    """
-    subject, classes = "side knowledge beside an update in memory", architecture.classes
-    if labels is not None and architecture.task.one_label:
-        whole = torch.as_tensor(labels).tolist() if not isinstance(labels, str) else [labels]
-        known = [one for one in whole if type(one) is int and 0 <= one < classes]
-        if len(whole) != examples or len(known) != examples:
-            raise BadValue(
-                subject,
-                needs=f"labels of the {examples} examples, each from 0 to {classes - 1}",
-                got=f"{whole[:8]}",
-                fix="give them all, or none",
-            )
-    if auxiliary is None or not architecture.inputs.continuous:
-        return
-    inputs, (low, high) = auxiliary[0], architecture.inputs.range
-    shape = tuple(architecture.input_shape)
-    fits = tuple(inputs.shape[1:]) == shape and len(inputs) == len(auxiliary[1]) > 0
-    # NaN is within no range.
-    if not fits or not bool(((inputs >= low) & (inputs <= high)).all()):
-        ends = f" from {float(inputs.min()):.3g} to {float(inputs.max()):.3g}" if inputs.numel() else ""
-        got = f"{tuple(inputs.shape)}{ends}"
-        raise BadValue(
-            subject,
-            needs=f"auxiliary examples (N, *{shape}) from {low:g} to {high:g}, and a label each",
-            got=f"{got}, and {len(auxiliary[1])} labels",
-            fix="resize and scale them like the client's",
-        )
-
-
 def _network(
     model: nn.Module, inputs: Modality | tuple[int, int, int] | None, task: Task | None
 ) -> tuple[Architecture, nn.Module]:
@@ -305,15 +309,16 @@ def _network(
             got=f"an object of type {type(task).__name__}",
             fix="task=Classification(classes=...), or leave it out: as many classes as outputs",
         )
-    sides: Sequence[int] = (1, 1, 1) if isinstance(inputs, Modality) else inputs
-    if len(sides) != 3 or min(sides) < 1:
+    sides: Any = (1, 1, 1) if isinstance(inputs, Modality) else inputs
+    is_shape = isinstance(sides, tuple | list) and all(isinstance(side, int) for side in sides)
+    if not is_shape or len(sides) != 3 or min(sides) < 1:
         raise BadValue(
             f"network '{type(model).__name__}'",
             needs="input_shape = (C, H, W) of one picture",
-            got=f"input_shape = {tuple(sides)}",
+            got=f"input_shape = {sides!r}",
             fix="leave the batch out, and say the channels: (1, 28, 28); no pictures: inputs=...",
         )
-    described = inputs if isinstance(inputs, Modality) else Image(size=inputs)
+    described = inputs if isinstance(inputs, Modality) else Image(size=tuple(sides))
     name = keep(model)
     architecture = Architecture(name=name, inputs=described, task=task or _classes(model, described))
     network = build(architecture)
@@ -335,11 +340,11 @@ def _classes(model: nn.Module, inputs: Modality) -> Classification:
             shape = tuple(own(inputs.blank(1)).shape)
     except GlasshouseError:
         raise
-    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
+    except FAULTS as error:
         raise BadValue(
             subject,
             needs=f"a forward pass on {inputs.nouns} {inputs.shape}",
-            got=f"{type(error).__name__}: {str(error).splitlines()[0]}",
+            got=in_a_line(error),
             fix=forward_hint(error),
         ) from error
     if len(shape) != 2 or shape[1] < 2:
@@ -350,73 +355,3 @@ def _classes(model: nn.Module, inputs: Modality) -> Classification:
             fix="give task=Multilabel(targets=1) for one logit, or another of glasshouse.tasks",
         )
     return Classification(classes=shape[1])
-
-
-def _unreached(network: nn.Module, example: Tensor, names: Collection[str]) -> set[str]:
-    """Those of the parameters on which the outputs for an example do not depend."""
-    if not names:
-        return set()
-    parameters = {name: p for name, p in network.named_parameters() if name in names}
-    with evaluated(network), torch.enable_grad():
-        outputs = network(example)
-    slopes: Sequence[Any] = torch.autograd.grad(outputs.sum(), list(parameters.values()), allow_unused=True)
-    return {name for name, slope in zip(parameters, slopes, strict=True) if slope is None}
-
-
-def _check_form(update: Any) -> None:
-    """Refuse what holds no tensors.
-
-    Raises:
-        BadValue: neither a mapping nor a list.
-    """
-    if not isinstance(update, Mapping | Sequence) or isinstance(update, str | bytes):
-        raise BadValue(
-            "update in memory",
-            needs="tensors by name, or a list of them",
-            got=f"an object of type {type(update).__name__}",
-            fix="give them by name, or in the order of model.parameters()",
-        )
-
-
-def _tensors(
-    update: Mapping[str, Any] | Sequence[Any], network: nn.Module, example: Tensor
-) -> dict[str, Tensor]:
-    """The update by parameter name, with checked shapes; frozen parameters are known and do not travel."""
-    parameters = {name: p for name, p in network.named_parameters() if p.requires_grad}
-    _check_form(update)
-    tensors_by_name = (
-        dict(update) if isinstance(update, Mapping) else dict(zip(parameters, update, strict=False))
-    )
-    # DataParallel and its like put a prefix before all names.
-    tensors_by_name = dict(without_prefix(tensors_by_name, frozenset(parameters))[0])
-    # Who takes gradients gets None of a parameter that the loss does not reach, such as an unused head.
-    given = {n: t for n, t in tensors_by_name.items() if t is not None or n not in parameters}
-    unused = tensors_by_name.keys() - given.keys() | _unreached(
-        network, example, parameters.keys() - given.keys()
-    )
-    given |= {name: torch.zeros_like(parameters[name]) for name in unused}
-    tensors = {name: torch.as_tensor(t).detach().cpu() for name, t in given.items()}
-    wrong = [
-        *(f"'{name}' is missing" for name in parameters if name not in tensors),
-        *(f"'{name}' is unknown" for name in tensors if name not in parameters),
-        *(
-            f"'{name}' is {tuple(tensors[name].shape)}, not {tuple(p.shape)}"
-            for name, p in parameters.items()
-            if name in tensors and tensors[name].shape != p.shape
-        ),
-    ]
-    if wrong or len(tensors_by_name) != len(update):
-        raise BadValue(
-            "update in memory",
-            needs=f"one tensor for each of the network's {len(parameters)} parameters",
-            got="; ".join(wrong[:3]) or f"{len(update)} tensors",
-            fix="give them by name, or in the order of model.parameters()",
-        )
-    if odd := [name for name, t in tensors.items() if t.is_complex()]:
-        raise BadValue(
-            "update in memory",
-            needs="real numbers",
-            got=f"'{odd[0]}' of {tensors[odd[0]].dtype}",
-            fix="give the parts of a complex parameter as two real ones, in the network, too",
-        )
-    return tensors

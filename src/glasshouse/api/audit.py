@@ -17,7 +17,7 @@ from glasshouse.errors import BadValue
 from glasshouse.evidence.register import default_path
 from glasshouse.executors.local import HERE
 from glasshouse.limits import Fix, Natural, check_value
-from glasshouse.process import prepare_process
+from glasshouse.process import as_torch_starts, prepare_process
 from glasshouse.report.html import write_html
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.suite import Suite
@@ -28,6 +28,7 @@ __all__ = ["audit"]
 Jobs = Annotated[Natural, Fix("0 for one per core, or a number of processes")]
 
 
+@as_torch_starts()
 def audit(
     scenario: Asked | nn.Module,
     data: Arrays | None = None,

@@ -19,6 +19,7 @@ from glasshouse.audit.preflight.inspect import (
     unscored_claims,
 )
 from glasshouse.audit.preflight.network import large_deltas, own_networks
+from glasshouse.process import as_torch_starts
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.suite import Suite
 from glasshouse.wire import Refusal
@@ -68,6 +69,7 @@ class Checked:
         return f"{magnitude(cost.seconds(self.speed) + STARTING)} on one core" if cost else ""
 
 
+@as_torch_starts()
 def check(
     scenario: Asked | nn.Module,
     data: Arrays | None = None,

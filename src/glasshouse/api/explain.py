@@ -17,6 +17,7 @@ from glasshouse.federation.unstated import repeat, ways
 from glasshouse.interfaces.modes import differs_by_mode
 from glasshouse.limits import Count, check_value
 from glasshouse.models.build import build, load
+from glasshouse.process import as_torch_starts
 from glasshouse.rng import Rng
 from glasshouse.tasks.base import Reduction, Task
 from glasshouse.tasks.usual import usual_tasks
@@ -88,6 +89,7 @@ class Tried:
     reproduced: bool | None = None
 
 
+@as_torch_starts()
 def explain(
     seen: View,
     *,

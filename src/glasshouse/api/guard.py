@@ -31,10 +31,11 @@ from glasshouse.outside import limits
 from glasshouse.outside.files import is_path, printable
 from glasshouse.outside.schema import ArchitectureFile, parse_as
 from glasshouse.outside.weights import read_weights
+from glasshouse.process import as_torch_starts
 from glasshouse.scenario.overrides import PathError, split_assignment
 from glasshouse.store import read_json
 from glasshouse.tasks.base import Task
-from glasshouse.tensors import Lazy
+from glasshouse.tensors import Lazy, tensor_of
 from glasshouse.transcript.described import architecture_of
 from glasshouse.wire import Architecture
 
@@ -64,6 +65,7 @@ _GIVE: Final = (
 _POSITION: Final = re.compile(r"arr_(\d+)")  # what numpy.savez calls arrays without names
 
 
+@as_torch_starts()
 def guard(
     model: Received,
     *,
@@ -345,8 +347,15 @@ def _read_architecture(path: Path, *, trust_factory: bool) -> Architecture:
 
 
 def _tensor(value: Any, name: str) -> Tensor:
+    if isinstance(value, Mapping):
+        raise BadValue(
+            "a model",
+            needs="one tensor per name",
+            got=f"a table under '{name}', as in a checkpoint",
+            fix=f"give that table: guard(checkpoint['{name}'])",
+        )
     try:
-        return torch.as_tensor(value)
+        return tensor_of(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise BadValue(
             f"a model's tensor '{name}'",

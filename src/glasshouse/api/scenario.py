@@ -19,6 +19,7 @@ from glasshouse.data.paths import SPLITS
 from glasshouse.data.shaped.arrays import source_of
 from glasshouse.disk import write_bytes
 from glasshouse.errors import BadValue
+from glasshouse.interfaces.modes import FAULTS
 from glasshouse.models.adapt import adapt
 from glasshouse.models.base import evaluated
 from glasshouse.models.handed_over import copied
@@ -170,7 +171,7 @@ def _class_names(model: nn.Module, source: DataSource) -> dict[str, NDArray[Any]
         own = adapt(copied(model))  # adapting changes layers: the user's network stays as it is
         with evaluated(own):
             outputs = own(source.inputs.blank(1))
-    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError):
+    except FAULTS:
         return {}  # the network does not take such examples; the check of the scenario says why
     if outputs.ndim != 2 or outputs.shape[1] <= len(source.class_names):
         return {}

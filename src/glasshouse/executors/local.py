@@ -75,14 +75,19 @@ class Local:
         workers.end()
 
 
+def devices_here() -> frozenset[str]:
+    """The kinds of devices that this machine has, as torch was built."""
+    present = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    return frozenset(name for name, is_there in present.items() if is_there)
+
+
 @final
 class _Rooms:
     """One set of worker processes per room, ended when none of its pieces is left."""
 
     def __init__(self, jobs: int, *, here: bool) -> None:
         self.jobs, self.cores, self._here = jobs, 1 if here else jobs, here
-        present = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-        self.devices = frozenset(name for name, is_there in present.items() if is_there)
+        self.devices = devices_here()
         self._rooms: dict[str, Processes] = {}
 
     def submit(self, piece: Piece) -> None:

@@ -43,7 +43,8 @@ __all__ = [
     "set_mode",
 ]
 
-FAULTS: Final = (RuntimeError, ValueError, TypeError, LookupError, AttributeError)
+FAULTS: Final = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError,
+                 ArithmeticError, ImportError, OSError)  # fmt: skip
 """What a network raises on examples that it cannot take: said by whoever runs it for its outputs."""
 APART: Final = 1e-4
 """Share of the largest output above which two answers differ by more than by rounding."""

@@ -159,6 +159,13 @@ def adapt(
             got=repr(normalize),
             fix="say both: normalize=((0.49, 0.48, 0.45), (0.25, 0.24, 0.26))",
         )
+    if logits is not None and not callable(logits):
+        raise BadValue(
+            _subject(net),
+            needs="logits as a function of what the network returns",
+            got=repr(logits),
+            fix=f"glasshouse.adapt(net, logits=lambda output: output[{logits!r}])",
+        )
     if normalize is not None and "normalize" in layers:
         raise BadValue(
             _subject(net),

@@ -72,13 +72,18 @@ class Normalize(nn.Module):
 
 
 def _numbers(value: float | Sequence[float]) -> tuple[float, ...]:
-    return tuple(map(float, value)) if isinstance(value, Sequence) else (float(value),)
+    return tuple(map(float, value)) if _is_several(value) else (float(value),)  # type: ignore[arg-type]
+
+
+def _is_several(value: object) -> bool:
+    """Whether there is a number per channel, in whatever holds them."""
+    return isinstance(value, Sequence) or getattr(value, "ndim", 0) > 0
 
 
 def _per_channel(value: float | Sequence[float]) -> Tensor:
     """A scalar, or (C, 1, 1)."""
     numbers = torch.tensor(_numbers(value))
-    return numbers.view(-1, 1, 1) if isinstance(value, Sequence) else numbers[0]
+    return numbers.view(-1, 1, 1) if _is_several(value) else numbers[0]
 
 
 @final

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from glasshouse import registry
-from glasshouse.errors import BadValue, GlasshouseError
+from glasshouse.errors import BadValue, GlasshouseError, in_a_line
+from glasshouse.interfaces.modes import FAULTS
 from glasshouse.modalities.base import Modality
 from glasshouse.models.adapt import AdaptedNetwork, adapt, check_place, find_head
 from glasshouse.models.base import RENAMINGS, SplitModel, evaluated
@@ -240,12 +241,11 @@ def _check_forward(model: nn.Module, architecture: Architecture) -> None:
                 model.head_name = find_head(tried, architecture.inputs.probes(4, Rng.root(0).torch())[:2])
     except GlasshouseError:
         raise
-    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
-        got = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    except FAULTS as error:
         raise BadValue(
             subject,
             needs=f"a forward pass on {architecture.inputs.nouns} {architecture.input_shape}",
-            got=got,
+            got=in_a_line(error),
             fix=forward_hint(error),
         ) from error
     if not architecture.task.accepts(shape[1:]):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from glasshouse.cache import once
-from glasshouse.errors import GlasshouseError
+from glasshouse.errors import GlasshouseError, in_a_line
 from glasshouse.interfaces.modes import FAULTS, answer_of, set_mode
 from glasshouse.models.adapt import check_modes
 from glasshouse.models.build import build
@@ -65,11 +65,10 @@ def _find_pass_fault(architecture: Architecture, training: Training) -> Fault | 
     except GlasshouseError as error:
         return error.needs, error.got, error.fix
     except FAULTS as error:
-        got = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
         fix = "correct what it does there, or state the other mode: training.mode"
         return (
             f"a pass over {len(inputs)} {architecture.inputs.nouns} in mode {training.mode or 'evaluation'}",
-            got,
+            in_a_line(error),
             fix,
         )
     if not architecture.task.accepts(tuple(outputs.shape[1:])):
@@ -104,11 +103,11 @@ def _find_fault(architecture: Architecture, trained: str, *, twice: bool) -> Fau
             _differentiate_again(gradients)
             if inputs.continuous and example.grad is None:
                 return _CUT
-    except (RuntimeError, TypeError, ValueError) as error:
+    except FAULTS as error:
         times = "twice, as this attack does" if twice else "once, as clients do"
         compiled = "torch.compile" in str(error)
         fix = "hand over the network from before torch.compile" if compiled else _ORDINARY
-        return f"a network that can be differentiated {times}", str(error).splitlines()[0], fix
+        return f"a network that can be differentiated {times}", in_a_line(error), fix
     return None
 
 

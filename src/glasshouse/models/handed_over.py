@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from glasshouse.errors import BadValue
+from glasshouse.errors import BadValue, in_a_line
 
 SHOWN: Final = 3
 """Names in an error."""
@@ -39,13 +39,24 @@ def memo_of(net: nn.Module) -> dict[int, Any]:
 def copied(net: nn.Module) -> nn.Module:
     """A copy of a network, also of one that keeps tensors of its last pass.
 
+    Raises:
+        BadValue: it holds what cannot be copied.
+
     Examples:
         >>> net = nn.utils.spectral_norm(nn.Linear(2, 3))
         >>> outputs = net(torch.ones(1, 2))
         >>> torch.equal(copied(net).weight_orig, net.weight_orig)
         True
     """
-    return copy.deepcopy(net, memo_of(net))
+    try:
+        return copy.deepcopy(net, memo_of(net))
+    except (TypeError, RuntimeError, AttributeError, ValueError) as error:
+        raise BadValue(
+            f"network '{type(net).__name__}'",
+            needs="a network that copy.deepcopy can copy",
+            got=in_a_line(error),
+            fix="keep locks, files, loggers, generators and results of earlier passes outside of it",
+        ) from error
 
 
 def check_handed_over(net: nn.Module) -> None:

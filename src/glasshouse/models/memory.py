@@ -9,11 +9,13 @@ import copy
 import inspect
 import re
 from collections.abc import Callable
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from types import CodeType
+from types import CellType, CodeType
 from typing import Final
 
+import torch
 from torch import nn
 
 from glasshouse import cache
@@ -28,6 +30,7 @@ PREFIX: Final = f"{__name__}:"
 _PLAIN: Final = bool | int | float | str | None
 _KNOWN: Final = ("torch", "glasshouse")
 """Packages whose versions a run records, so that their code need not tell networks apart."""
+_HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _NAME: Final = re.compile(r"\w+_[0-9a-f]{12}")
 _NETWORKS: dict[str, nn.Module] = {}
 
@@ -78,18 +81,50 @@ def __getattr__(name: str) -> Callable[[tuple[int, int, int], int], nn.Module]:
 
 
 def _behaviour(*roots: nn.Module) -> list[str]:
-    """What else tells networks of the same layers apart: plain settings, and code that is not torch's."""
+    """What else tells networks of the same layers apart: plain settings, and code that is not torch's.
+
+    So do tensors that no state holds, hooks, what functions enclose, and which parameters are frozen.
+    """
     told = dict[str, None]()
-    for module in dict.fromkeys(chain.from_iterable(root.modules() for root in roots)):
+    every = dict.fromkeys(chain.from_iterable(root.modules() for root in roots))
+    for place, module in enumerate(every):
         for name, value in vars(module).items():
-            if isinstance(value, _PLAIN) and name != "training":
+            if name in _HOOKS:
+                told |= {f"{name} {_value(one)}": None for one in value.values()}
+            elif isinstance(value, _PLAIN) and name != "training":
                 told[f"{name} = {value!r}"] = None
-            elif inspect.isfunction(value):
-                told[_told(value.__code__)] = None
+            elif inspect.isfunction(value) or isinstance(value, torch.Tensor | partial):
+                told[f"{name} = {_value(value)}"] = None
+        own = {name: t for name, t in module._buffers.items() if t is not None}  # also those of no state
+        told |= {f"buffer {name} {_value(t)}": None for name, t in own.items()}
+        fixed = [name for name, p in module._parameters.items() if p is not None and not p.requires_grad]
+        told |= {f"fixed {name} of number {place}": None for name in fixed}
         for kind in type(module).__mro__:
             if not kind.__module__.startswith(_KNOWN):
                 told |= {_told(one.__code__): None for one in vars(kind).values() if inspect.isfunction(one)}
     return list(told)
+
+
+def _value(value: object) -> str:
+    """What stands in a network beside its layers, as far as it can be told."""
+    if isinstance(value, torch.Tensor):
+        return cache.digest(value)
+    if isinstance(value, partial):
+        return f"{_value(value.func)} {[_value(one) for one in (*value.args, *value.keywords.items())]}"
+    if isinstance(value, tuple | list):
+        return str([_value(one) for one in value])
+    if not inspect.isfunction(value):
+        return repr(value) if isinstance(value, _PLAIN) else type(value).__qualname__
+    enclosed = [cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell)]
+    return f"{_told(value.__code__)} {[_value(one) for one in (*(value.__defaults__ or ()), *enclosed)]}"
+
+
+def _is_filled(cell: CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018 - raises where the name was not bound yet
+    except ValueError:
+        return False
+    return True
 
 
 def _told(code: CodeType) -> str:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from glasshouse.errors import BadFile, GlasshouseError
+from glasshouse.errors import BadFile, GlasshouseError, in_a_line
 from glasshouse.models.build import build
 from glasshouse.outside import limits
 from glasshouse.wire import Architecture
@@ -36,7 +36,7 @@ def outline(architecture: Architecture) -> dict[str, Tensor]:
         raise BadFile(
             subject,
             needs="arguments that the model can be built with",
-            got=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
+            got=in_a_line(error),
             fix="correct name, input_shape, classes or arguments; --trust-factory if the model is yours and "
             "cannot be built on torch's meta device",
         ) from error

@@ -18,7 +18,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from glasshouse.errors import Inapplicable
+from glasshouse.errors import Inapplicable, in_a_line
 from glasshouse.examples import Batch
 from glasshouse.interfaces import losses_of
 from glasshouse.interfaces.modes import FAULTS, drawing_layers, set_alone
@@ -68,8 +68,7 @@ def check_independence(
             alone += [_losses(quiet, batch.pick(torch.tensor([i]))) for i in range(len(alone), size)]
             losses = _losses(quiet, together)
         except FAULTS as error:
-            raised = f"{type(error).__name__}: {str(error).splitlines()[0]}"
-            raise _refused(subject, f"in a batch of {size}, {raised}") from error
+            raise _refused(subject, f"in a batch of {size}, {in_a_line(error)}") from error
         if losses.shape != (size,) or not _alike(losses, torch.cat(alone)):
             last = torch.tensor([size - 1])  # the one that a sequence over the batch changes most
             where = _first_difference(quiet, together, last, together.pick(last), torch.tensor([0]))
