@@ -10,8 +10,11 @@ import pytest
 
 pytest.importorskip("nvflare")
 
+import document_apps as apps
+from test_flower_documents import audited
 from test_nvflare_simulator import EXAMPLE, weighted_mean_errors
 
+from glasshouse.audit.captured.collect import collect
 from glasshouse.integrations.nvflare.capture import MESSAGES, PAYLOADS
 from glasshouse.transcript.files import read_transcript
 
@@ -49,6 +52,13 @@ def test_statistics_whose_server_brings_no_code_of_its_own(tmp_path):
     assert [one["kind"] for one in answers] == ["STATISTICS"] * 4  # two sites, asked twice
     count = "data.fed_stats_1st_statistics.count.train.mean radius"
     assert [one["values"][count] for one in answers if count in one["values"]] == [60, 60]
+    collect(tmp_path / "capture", [tmp_path / "truth"])
+    (tmp_path / "run").symlink_to(tmp_path / "capture")
+    result = audited(
+        tmp_path, ("stated_numbers",), source=f"table:{apps.write_cancer(tmp_path)}", auxiliary=200,
+        metrics='["facts"]', rounds="[1]",
+    )  # fmt: skip
+    assert [(f.value, f.n) for f in result.findings] == [(1.0, 2)]
 
 
 def test_trees_whose_server_brings_no_code_of_its_own(tmp_path):

@@ -72,12 +72,14 @@ class Parts:
         values: numbers, texts and lists of numbers by name.
         payloads: bytes by name.
         asked: the arrays of the message that this one answers, where the app's protocol needs them.
+        stated: numbers of which the framework itself says what they are.
     """
 
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     values: Mapping[str, object] = field(default_factory=dict)
     payloads: Mapping[str, bytes] = field(default_factory=dict)
     asked: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    stated: Sequence[Statistic] = ()
 
 
 @final
@@ -101,6 +103,7 @@ class Documents:
         known: of a vertical federation, the people whom both parties know, the first of those it is about:
             values by columns (levels by their number), and labels.
         where: only answers with these values count, such as those of one party: ``{"pos": 0}``.
+        data_set: of statistics over several (FLARE's ``train`` and ``test``), the one that is audited.
 
     Raises:
         BadValue: a protocol that is not read, a name that is no statistic, or known people of no table.
@@ -126,6 +129,7 @@ class Documents:
     capacity: int = CAPACITY
     known: tuple[Sequence[Sequence[float]], Sequence[int]] = ((), ())
     where: Mapping[str, object] = field(default_factory=dict)
+    data_set: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.table, Row):
@@ -231,6 +235,21 @@ class Documents:
         """Whether an answer is one of those that are read (``where``)."""
         return all(parts.values.get(name) == value for name, value in self.where.items())
 
+    def numbers_of(self, statistics: Mapping[str, Sequence[Statistic]]) -> Sequence[Statistic]:
+        """The numbers about the data set that is audited.
+
+        Raises:
+            BadValue: there are several, and none was chosen.
+        """
+        if len(statistics) > 1 and self.data_set not in statistics:
+            raise _unlike(
+                "statistics of one data set",
+                ", ".join(statistics)[:200],
+                fix=f"choose it: data_set='{next(iter(statistics))}'",
+            )
+        only = next(iter(statistics), "")
+        return statistics.get(self.data_set or only, ())
+
     def tensors(self, document: bytes) -> dict[str, Tensor]:
         """A document as it stands in a transcript.
 
@@ -287,16 +306,22 @@ def _survival(sends: Documents, parts: Parts) -> tuple[bytes, int]:
 
 def _statistics(sends: Documents, parts: Parts) -> tuple[bytes, int]:
     """Named numbers and lists of counts; names that are no column's are metrics of the message."""
-    numbers: list[Statistic] = []
+    columns, digits = {c.name: c for c in sends.rows.columns}, sends.options.get("digits")
+    numbers = [number for number in parts.stated if number.column in columns]
+    if isinstance(digits, int):
+        numbers = [n if n.name in ("count", "bin") else replace(n, digits=digits) for n in numbers]
     for name, value in parts.values.items():
         numbers += _stated(sends, name, value)
-    counts = [round(n.value) for n in numbers if n.name == "count" and n.column]
-    if not counts and (announced := parts.values.get("num-examples")) is not None:
-        counts = [int(announced)] if isinstance(announced, int | float) else []
+    counted = {n.column: round(n.value) for n in numbers if n.name == "count" and n.column}
+    # The count of a column that may have gaps is not that of the rows, even where all such counts are equal.
+    sure = any(not columns[name].missing for name in counted)
+    counts = set(counted.values())
+    if not counted and isinstance(announced := parts.values.get("num-examples"), int | float):
+        counts, sure = {int(announced)}, True
     if not numbers or not counts:
         return b"", 0
     # Where columns count differently values are missing, and no number is about all rows.
-    whole = [Statistic(name="count", value=counts[0])] if len(set(counts)) == 1 else []
+    whole = [Statistic(name="count", value=min(counts))] if sure and len(counts) == 1 else []
     return document_of(Statistics(numbers=(*whole, *numbers))), max(counts)
 
 

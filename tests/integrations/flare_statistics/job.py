@@ -3,10 +3,12 @@
 import sys
 from pathlib import Path
 
+import document_apps as apps
 from columns import Columns
 from nvflare.recipe import PocEnv
 from nvflare.recipe.fedstats import FedStatsRecipe
 
+from glasshouse.integrations.documents import Documents
 from glasshouse.integrations.nvflare import capture
 
 TASKS = ("fed_stats_pre_run", "fed_stats")
@@ -26,9 +28,10 @@ def main(out):
         stats_output_path="statistics.json",
         sites=["site-1", "site-2"],
         statistic_configs=ASKED,
-        stats_generator=Columns(),
+        stats_generator=Columns(str(out / "truth")),
     )
-    capture(recipe, out / "capture", tasks=TASKS)
+    sends = Documents(table=apps.cancer_table(), protocol="statistics")
+    capture(recipe, out / "capture", model=sends, tasks=TASKS)
     run = recipe.execute(PocEnv(num_clients=2))
     run.get_result()
     if run.get_status() != "FINISHED:COMPLETED":

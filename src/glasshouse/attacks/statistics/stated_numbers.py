@@ -83,6 +83,7 @@ def _of_column(
 ) -> Iterator[Fact]:
     """Counts of levels and bins, and values that occur."""
     span = column.high - column.low
+    last = max((n.high for n in numbers if n.name == "bin"), default=column.high)
     for n in numbers:
         if n.name == "count" and n.subset in column.levels:
             code = column.levels.index(n.subset)
@@ -92,9 +93,10 @@ def _of_column(
                 ends = (0.5, 1.0) if code else (0.0, 0.5)
                 yield Fact(what=What.COUNT, value=n.value, column=entry, low=ends[0], high=ends[1])
         elif n.name == "bin" and column.numeric and not column.missing and not n.subset:
-            # A bin holds its lower end; an entry in float32 a hair below that is the end itself.
+            # A bin holds its lower end, and the last one its upper end, too; an entry in float32 a hair below
+            # an end is the end itself.
             low, high = (n.low - column.low) / span, (n.high - column.low) / span
-            top = high if high >= 1 - STEP else high - 2.5e-7
+            top = high + STEP if n.high == last else high - 2.5e-7
             yield Fact(what=What.COUNT, value=n.value, column=entry, low=low - 0.5e-7, high=top)
         elif n.name in ("minimum", "maximum") and column.numeric and not filtered:
             at, error = (n.value - column.low) / span, n.slack / span + STEP

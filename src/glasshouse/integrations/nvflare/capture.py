@@ -10,6 +10,7 @@ import json
 import logging
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from threading import Lock
@@ -18,6 +19,7 @@ from typing import Any, Final, final
 from numpy.typing import NDArray
 
 from glasshouse.errors import BadFile, BadValue
+from glasshouse.formats.records import Statistic
 from glasshouse.integrations.declared import Model, Pixels, architecture_of, check_known, start
 from glasshouse.integrations.documents import Documents
 from glasshouse.integrations.documents import Parts as Content
@@ -36,7 +38,7 @@ from glasshouse.outside import limits
 from glasshouse.outside.schema import ArchitectureFile, parse_as
 from glasshouse.transcript.described import architecture_of as described_architecture
 from glasshouse.transcript.files import describe_architecture
-from glasshouse.wire import Architecture, Stage, Terms
+from glasshouse.wire import Architecture, Stage, Terms, Value
 
 _LOG = logging.getLogger(__name__)
 TASKS: Final = ("train", "validate", "submit_model")
@@ -47,7 +49,9 @@ PAYLOADS: Final = "payloads"
 """The folder with the bytes that messages contain, as trees and encoded statistics."""
 _NOTICE: Final = Path(__file__).parent / "notice"
 """What a captured job brings with it, so that whoever opens the job learns of the capture."""
-_STAGES: Final[Mapping[str, Stage]] = {"train": "train", "validate": "evaluate"}
+_STAGES: Final[Mapping[str, Stage]] = {"train": "train", "validate": "evaluate", "fed_stats": "query"}
+_STATISTICS: Final[Mapping[str, Value]] = {"digits": 4, "filters": True}
+"""FLARE's defaults for statistics: decimals, and filters that blur extremes and drop small counts."""
 _ARGUMENTS: Final = {
     "batch_size": "batch_size",
     "batch": "batch_size",
@@ -93,6 +97,7 @@ class Book:
         self._known: set[str] = set()
         self._rounds: dict[tuple[str, str], int | None] = {}
         self._asked: dict[str, Mapping[str, NDArray[Any]]] = {}  # coefficients, at which sites' sums stand
+        self._stated: dict[str, tuple[Statistic, ...]] = {}  # what sites have said of their columns so far
         self.seen = 0
 
     def task(self, task: str, client: str, parts: Parts) -> None:
@@ -143,8 +148,16 @@ class Book:
     def _answer_of(self, client: str, stage: Stage, parts: Parts, sends: Documents) -> Reply:
         """What a site answers; what is no document stands as an error, by its parts."""
         try:
-            asked = self._asked.get(client, {})
-            content = Content(arrays=parts.arrays, payloads=parts.payloads, values=parts.values, asked=asked)
+            # Statistics come in passes over the same rows: a site has said what it said before, too.
+            said = (*self._stated.get(client, ()), *sends.numbers_of(parts.statistics))
+            self._stated[client] = said
+            content = Content(
+                arrays=parts.arrays,
+                payloads=parts.payloads,
+                values=parts.values,
+                asked=self._asked.get(client, {}),
+                stated=said,
+            )
             document, rows = sends.document(content)
             tensors = sends.tensors(document)
         except BadValue as error:
@@ -275,7 +288,8 @@ def capture(
         folder: on the server; new or empty. Receives ``messages.jsonl`` and ``payloads/``; with a model also
             ``transcript/`` and ``nodes.json``, which maps sites to clients.
         model: as for Flower's :func:`~glasshouse.integrations.flower.capture`, a network or, of a job of
-            boosted trees, :class:`~glasshouse.integrations.documents.Documents`; None: messages only.
+            boosted trees, Newton steps or statistics,
+            :class:`~glasshouse.integrations.documents.Documents`; None: messages only.
         normalize: mean and standard deviation with which clients normalise pixels.
         terms: fields of :class:`glasshouse.wire.Terms` about local training. Missing ones are read off the
             arguments of the training script (``--batch_size``, ``--epochs``, ``--lr``).
@@ -293,6 +307,8 @@ def capture(
     check_known(declared)
     architecture, sends = None, None
     if isinstance(model, Documents):
+        if model.protocol == "statistics":
+            model = replace(model, options={**_STATISTICS, **model.options})
         architecture = json.loads(json.dumps(describe_architecture(model.architecture)))
         sends, table = dict(vars(model)), "table"
         del sends[table]  # the columns stand in the architecture

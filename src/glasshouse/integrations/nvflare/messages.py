@@ -30,6 +30,7 @@ from glasshouse.integrations.nvflare.names import (
     fobs_registration,
     from_shareable,
 )
+from glasshouse.integrations.nvflare.statistics import Stated, stated_in
 from glasshouse.outside import limits
 from glasshouse.wire import Kind, Value
 
@@ -57,6 +58,7 @@ class Parts:
         headers: numbers and texts of the headers, by dotted names.
         round: from 0, as stated; None: not stated.
         steps: stated number of local steps; None: not stated.
+        statistics: numbers about columns, by the data set that they are about.
     """
 
     kind: str
@@ -67,6 +69,7 @@ class Parts:
     headers: Mapping[str, Value]
     round: int | None
     steps: int | None
+    statistics: Stated = dataclasses.field(default_factory=dict)
 
     def tensors(self) -> dict[str, Tensor]:
         """The arrays as tensors of their own memory."""
@@ -86,7 +89,8 @@ def take_apart(message: Shareable) -> Parts:
     headers = dict(message.get(HEADERS, {}))
     current = headers.get(AppConstants.CURRENT_ROUND)
     dxo = dxo_of(message)
-    leaves = dict(_leaves(_content(message, dxo)))
+    content = _content(message, dxo)
+    leaves = dict(_leaves(content))
     arrays = {name: leaf for name, leaf in leaves.items() if isinstance(leaf, np.ndarray)}
     kind = "" if dxo is None else kind_of(dxo)
     model = kind in WEIGHTS
@@ -102,6 +106,7 @@ def take_apart(message: Shareable) -> Parts:
         headers=_plain_values(dict(_leaves({k: v for k, v in headers.items() if k != PEER}))),
         round=current if isinstance(current, int) and not isinstance(current, bool) else None,
         steps=int(steps) if isinstance(steps, int | float) and steps > 0 else None,
+        statistics=stated_in(dxo, content.get("data", {})),
     )
 
 
