@@ -12,6 +12,7 @@ from glasshouse.scenario.axes import cells
 from glasshouse.scenario.load import load
 
 GOOD = Exchange(value=0.2, gain=0.3, gain_low=0.2, gain_high=0.4, n=20)
+WIDE = dataclasses.replace(GOOD, gain_low=-0.1, beaten=True)
 
 
 @pytest.mark.parametrize(
@@ -33,6 +34,11 @@ GOOD = Exchange(value=0.2, gain=0.3, gain_low=0.2, gain_high=0.4, n=20)
         ({"gain": 0.2, "half": 0.05, "p_adjusted": 0.01}, "broken"),
         ({"gain": 0.2, "half": 0.05, "exchange": GOOD}, "broken"),
         ({"gain": 0.2, "half": 0.05, "exchange": dataclasses.replace(GOOD, gain_low=-0.1)}, "undecided"),
+        ({"gain": 0.2, "half": 0.05, "exchange": dataclasses.replace(GOOD, beaten=False)}, "undecided"),
+        (
+            {"gain": 0.2, "half": 0.05, "exchange": dataclasses.replace(GOOD, gain_low=-0.1, beaten=True)},
+            "broken",
+        ),
     ],
 )
 def test_three_states_of_a_gain_of_at_most_a_tenth(settings, state):

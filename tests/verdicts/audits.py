@@ -145,6 +145,7 @@ def row_of(finding: Finding, out: list[bool] | None = None) -> dict[str, Any]:
         "gain": [finding.gain, finding.gain_low, finding.gain_high],
         "seen": finding.gain_high_seen,
         "null": finding.baseline_value,
+        "quoted": finding.baseline,
         "out": None if out is None else sum(out),
         "exchange": None if other is None else [other.gain, other.gain_low, other.gain_high],
         "rungs": {r.knows: [r.gain, r.gain_low, r.gain_high] for r in finding.ladder},

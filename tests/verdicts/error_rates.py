@@ -32,6 +32,9 @@ from glasshouse.results.judgement import OUT
 INTERVALS = ("value", "gain", "exchange", "nothing", "label", "twin")
 """Intervals that a finding prints, those of the rungs by their names."""
 
+FEWEST = 8
+"""Audits of one kind whose mean counts as the truth."""
+
 Row = Mapping[str, Any]
 Key = tuple[str, str, str, int, str, int]
 """Kind of audit, its data (or share, or strength), null, n, metric, seed."""
@@ -115,20 +118,24 @@ def covered(
 ) -> Iterator[tuple[tuple[Any, ...], str, float, int]]:
     """How often each printed interval holds the truth: (group, interval, share, audits).
 
-    Of audits in which nothing leaks the truth is the mean over all of one kind; where victims come out whole
+    Of audits in which nothing leaks the truth is the mean over all of one kind; there, a gain is one over the
+    null adversary that its finding names: over another one it is another number. Where victims come out whole
     it is computed from the share and the means of those that do and those that do not.
     """
     for group, own in by(rows, kind, *places).items():
         for name in INTERVALS:
-            intervals = [
-                row["rungs"].get(name) if name in ("nothing", "label", "twin") else row[name] for row in own
-            ]
-            kept = [(row, one) for row, one in zip(own, intervals, strict=True) if one is not None]
-            if len(kept) < 10:
-                continue
-            truth = true_mean(kept, group, kind)
-            holds = [low - 1e-9 <= truth <= high + 1e-9 for _, (_, low, high) in kept]
-            yield group, name, float(np.mean(holds)), len(holds)
+            same_null = defaultdict(list)
+            for row in own:
+                one = row["rungs"].get(name) if name in ("nothing", "label", "twin") else row[name]
+                if one is not None:
+                    by_null = name == "gain" and kind == "nothing leaks"
+                    same_null[row["quoted"] if by_null else ""].append((row, one))
+            for kept in same_null.values():
+                if len(kept) < FEWEST:
+                    continue
+                truth = true_mean(kept, group, kind)
+                holds = [low - 1e-9 <= truth <= high + 1e-9 for _, (_, low, high) in kept]
+                yield group, name, float(np.mean(holds)), len(holds)
 
 
 def true_mean(kept: Sequence[tuple[Row, Sequence[float]]], group: tuple[Any, ...], kind: str) -> float:

@@ -59,21 +59,10 @@ def test_few_audits_name_somebody_falsely(rows):
         assert rate(own, lambda row: row["false_names"] > 0) <= ALLOWED, share
 
 
-SHORT = {
-    ("nothing leaks", "gain"): "0.92: the null that is quoted differs between audits of one kind",
-    ("nothing leaks", "label"): "0.92: likewise",
-    ("nothing leaks", "twin"): "0.88: likewise",
-    ("whole", "exchange"): "0.86: that of a permutation test, about these victims",
-}
-"""Intervals that are known to cover less, and why (docs/result.md)."""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", INTERVALS)
 @pytest.mark.parametrize("kind", ["nothing leaks", "whole", "weak"])
-def test_printed_intervals_hold_the_truth(kind, name, rows, request):
-    if (kind, name) in SHORT:
-        request.applymarker(pytest.mark.xfail(reason=SHORT[kind, name]))
+def test_printed_intervals_hold_the_truth(kind, name, rows):
     # Means differ between data, nulls and metrics, and hardly between numbers of victims.
     places = (1, 2, 4) if kind == "nothing leaks" else (1, 3, 4)
     found = [(share * count, count) for _, of, share, count in covered(rows, kind, *places) if of == name]

@@ -82,6 +82,8 @@ class Exchange:
         gain_low: lower end of its interval.
         gain_high: upper end of its interval.
         n: number of victims.
+        beaten: a test about these victims, by which the verdict goes, finds the gain above 0; None: of an
+            earlier release, in which ``gain_low`` was the end of that test.
     """
 
     value: float
@@ -89,6 +91,12 @@ class Exchange:
     gain_low: float
     gain_high: float
     n: int
+    beaten: bool | None = None
+
+    @property
+    def is_beaten(self) -> bool:
+        """Whether claims are shown to know more about their own victims than about others."""
+        return self.gain_low > 0 if self.beaten is None else self.beaten
 
 
 @final

@@ -15,6 +15,7 @@ from glasshouse.audit.scoring.gains import (
     p_of,
     spans_draws,
     value_of,
+    widened,
 )
 from glasshouse.audit.scoring.nulls import CHANCE
 from glasshouse.audit.scoring.score import ScoredMetric
@@ -37,19 +38,32 @@ class ExchangeGain:
 
     Attributes:
         level: the metric on exchanged victims.
-        gain: of the true pairing over the exchanged one, signed so that positive is leakage.
+        gain: of the true pairing over the exchanged one, signed so that positive is leakage; its interval is
+            that of a test about these victims, by which the verdict goes.
         p: one-sided p-value of "that gain is not above 0".
+        drawn: interval of the same gain if other victims had been drawn.
     """
 
     level: float
     gain: Interval
     p: float
+    drawn: Interval
 
     def record(self, scored: ScoredMetric, metric: Metric) -> Exchange:
-        """The record for the result; ``scored``: whose gain it is."""
-        other = scored.with_exchange()
-        gain = self.gain if other is None else gain_with_unseen(self.gain, other, metric)
-        return Exchange(value=self.level, gain=gain.value, gain_low=gain.low, gain_high=gain.high, n=gain.n)
+        """The record for the result; ``scored``: whose gain it is.
+
+        Its interval is about all victims like these: a test of orders takes who of them came out for given.
+        """
+        other, gain = scored.with_exchange(), widened(self.gain, self.drawn)
+        gain = gain if other is None else gain_with_unseen(gain, other, metric)
+        return Exchange(
+            value=self.level,
+            gain=gain.value,
+            gain_low=gain.low,
+            gain_high=gain.high,
+            n=gain.n,
+            beaten=self.gain.above_zero,
+        )
 
 
 def exchange(
@@ -78,6 +92,7 @@ def exchange(
         gain, p = gain_of(other, metric, rng=stream), p_of(other, metric, rng=stream)
     except Undefined:  # fewer than two victims could be exchanged
         return None
+    drawn = gain
     over_draws = (gain, p) if spans_draws(other) else None
     if _all_alike(tables):
         # Whose a claim is has no answer: all that can be told apart is how near near-duplicates are.
@@ -90,7 +105,7 @@ def exchange(
     if over_draws is not None:  # the tests above are about these federations alone
         wide, p = over_draws[0], max(p, over_draws[1])
         gain = replace(gain, low=min(gain.low, wide.low), high=max(gain.high, wide.high))
-    return ExchangeGain(level=null_of(other, metric), gain=gain, p=p)
+    return ExchangeGain(level=null_of(other, metric), gain=gain, p=p, drawn=drawn)
 
 
 def within_labels(tables: Sequence[Table | Crossing | None], rng: Rng) -> bool | None:
@@ -175,4 +190,5 @@ def _exchange_clients(scored: ScoredMetric, metric: Metric, rng: Rng) -> Exchang
     value = value_of(scored, metric, rng=rng).minus(level)
     gain = value if metric.higher_leaks else value.negated()
     tested = gain_of(scored, metric, rng=rng)
-    return ExchangeGain(level=level, gain=replace(gain, low=min(tested.low, gain.value)), p=0.0)
+    gain = replace(gain, low=min(tested.low, gain.value))
+    return ExchangeGain(level=level, gain=gain, p=0.0, drawn=gain)

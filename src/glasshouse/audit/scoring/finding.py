@@ -22,8 +22,10 @@ from glasshouse.audit.scoring.gains import (
     middle,
     null_of,
     p_of,
+    rung_with_unseen,
     value_of,
     value_with_unseen,
+    widened,
     with_chance,
 )
 from glasshouse.audit.scoring.judging.certificate import SEARCHED, certificate_of
@@ -264,9 +266,13 @@ def _ladder(scored: ScoredMetric, metric: Metric, domain: Rung, rng: Rng) -> tup
             other = scored.against(knows)
             try:
                 gain, p = gain_of(other, metric, rng=rng), p_of(other, metric, rng=rng)
+                if knows == "twin" and not metric.counts:
+                    wide = other.counted_twice()
+                    gain = widened(gain, gain_of(wide, metric, rng=rng))
+                    p = max(p, p_of(wide, metric, rng=rng))
             except Undefined:  # too few victims for a pair of rates
                 continue
-            gain = gain_with_unseen(gain, other, metric)
+            gain = rung_with_unseen(gain, other, metric)
             one = _rung(knows, other, null_of(other, metric), gain, p)
         else:
             continue

@@ -233,6 +233,19 @@ def gain_with_unseen(gain: Interval, scored: ScoredMetric, metric: Metric) -> In
     return with_unseen(gain, gains, most=most)
 
 
+def rung_with_unseen(gain: Interval, scored: ScoredMetric, metric: Metric) -> Interval:
+    """The same of a further rung; where it is not beaten, victims may also leak less than those tried.
+
+    The lower end of a rung that is beaten is that of its test, which is about victims like these.
+    """
+    wide = gain_with_unseen(gain, scored, metric)
+    if scored.clients or metric.counts or gain.above_zero:
+        return wide
+    least = _sign(metric) * (metric.range[0 if metric.higher_leaks else 1] - _null(scored, metric))
+    gains = _sign(metric) * (means_of(scored.values) - means_of(scored.nulls))
+    return with_unseen(wide, gains, most=least, upper=False)
+
+
 def _sign(metric: Metric) -> float:
     return 1.0 if metric.higher_leaks else -1.0
 

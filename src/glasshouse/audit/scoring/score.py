@@ -91,6 +91,15 @@ class ScoredMetric:
         if not self.drawn:
             object.__setattr__(self, "drawn", tuple(np.full(len(one), "") for one in self.values))
 
+    def counted_twice(self) -> "ScoredMetric":
+        """The same scores, the null's twice as far from their mean: how much twins differ from draw to draw.
+
+        A twin is another victim. Whoever is unlike all others is guessed badly, and guesses all others badly:
+        each counts as victim and as guess, and the spread over victims alone shows half of it.
+        """
+        mean = float(np.mean([one.mean() for one in self.nulls]))
+        return replace(self, nulls=tuple(2 * one - mean for one in self.nulls))
+
     @property
     def draws(self) -> tuple[str, ...]:
         """The federations behind the scores of victims, in order; clients have theirs in ``clients``."""

@@ -352,7 +352,7 @@ def _failure(c: Control, unit: str, cards: Cards) -> str:
 def _sample(f: Finding) -> str:
     """What the sample leaves open: gains on exchanged victims, missing claims, few runs."""
     parts = []
-    if f.exchange is not None and f.exchange.gain_low <= 0 < f.gain_low:
+    if f.exchange is not None and not f.exchange.is_beaten and f.gain_low > 0:
         parts.append("It is not shown to gain more about its victims than about others.")
     if f.claimed is not None and f.claimed < f.n:
         parts.append(f"It claimed something about {f.claimed} of {f.n} {f.unit}; the others count as misses.")

@@ -57,7 +57,7 @@ def state_of_gain(
     if finding.gain_low > limit:
         if expected_by_luck(finding):
             return "undecided", "among this many findings it would be expected by luck"
-        if finding.exchange is not None and finding.exchange.gain_low <= 0:
+        if finding.exchange is not None and not finding.exchange.is_beaten:
             return "undecided", "that it gains less about victims whose update it did not see is not shown"
         return "broken", ""
     if reason := _unbreakable(finding, limit, best):

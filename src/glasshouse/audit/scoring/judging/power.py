@@ -48,5 +48,5 @@ def powers_of(attacks: Iterable[Plugin], findings: Iterable[Finding], *, how: st
 def _found(finding: Finding) -> int:
     if finding.victims:
         return sum(victim.out for victim in finding.victims)
-    above = finding.gain_low > 0 and (finding.exchange is None or finding.exchange.gain_low > 0)
+    above = finding.gain_low > 0 and (finding.exchange is None or finding.exchange.is_beaten)
     return finding.n if above and not finding.ladder else 0
