@@ -131,6 +131,12 @@ def test_one_process_writes(tmp_path, key, log):
         Log(tmp_path / "gate.jsonl", key)
 
 
+def test_another_name_of_the_log_has_the_same_writer(tmp_path, key, log):
+    (tmp_path / "other.jsonl").symlink_to(tmp_path / "gate.jsonl")
+    with pytest.raises(BadFile, match="another process writes it"):
+        Log(tmp_path / "other.jsonl", key)
+
+
 def test_keys_are_their_owners(tmp_path, key):
     assert key.stat().st_mode & 0o077 == 0
     key.chmod(0o640)

@@ -131,6 +131,7 @@ class Log:
 
     def __init__(self, path: Path, key: Path) -> None:
         self._key = read_private_key(key)
+        path = path.resolve()  # a gate that writes by another name of the file has the same lock
         self._lock = FileLock(f"{path}.lock")
         try:
             self._lock.acquire(timeout=0)
