@@ -1,7 +1,7 @@
 """TabLeak's own code beside our ``tableak`` and ``double_span``: same gradients, by its authors' score.
 
-``python -m reproduce.tableak FOLDER --out OUT [--batches 8 32] [--seeds 10] [--members 3] [--steps 600]
-[--searches theirs best]``.
+``python -m reproduce.tableak FOLDER --out OUT [--batches 8 32] [--seeds 10] [--first 0] [--members 3]
+[--steps 600] [--searches theirs best]``.
 FOLDER is a copy of github.com/eth-sri/tableak with its Adult table; its code is imported as it is, but for
 one copy that today's torch wants. OUT keeps a file per gradient, and goes on where it was. The network is
 theirs (100-100-2, new weights), and so are rows (standardised), gradient, labels (both know them) and score:
@@ -209,6 +209,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 16, 32])
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--first", type=int, default=0, help="seed of the first gradient")
     parser.add_argument("--members", type=int, default=3, help="of both searches; 0: neither")
     parser.add_argument("--steps", type=int, default=600, help="of each member")
     parser.add_argument("--searches", nargs="+", choices=SEARCHES, default=list(SEARCHES))
@@ -230,7 +231,7 @@ def main() -> None:
     data.standardize()
     for size in arguments.batches:
         lines = []
-        for seed in range(arguments.seeds):
+        for seed in range(arguments.first, arguments.first + arguments.seeds):
             kept = out / f"{size}-{arguments.members}x{arguments.steps}-{seed}.json"
             line = {"scores": {}, "seconds": {}, "proved": 0}
             if kept.exists():

@@ -82,6 +82,8 @@ def documents(rows, labels, depth):
     )
     boosted = GradientBoostingClassifier(n_estimators=2, max_depth=depth, random_state=0).fit(rows, labels)
     yield "boosting", document_of(boosted), SHRUNK
+    binned = HistGradientBoostingClassifier(max_iter=2, max_depth=depth, early_stopping=False)
+    yield "histograms", document_of(binned.fit(rows, labels)), SHRUNK
     forest = RandomForestClassifier(2, max_depth=depth, bootstrap=False, random_state=0).fit(rows, labels)
     yield "forest", document_of(forest), SHRUNK
 

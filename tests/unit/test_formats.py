@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 import xgboost
 from sklearn.datasets import load_breast_cancer
-from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
+from sklearn.ensemble import (
+    GradientBoostingClassifier,
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+)
 
 from glasshouse.errors import BadFile
 from glasshouse.formats.base import read_document
@@ -76,10 +80,10 @@ def test_scikit_learn_counts_are_in_clear():
     first = trees.trees[0]
     assert media == "sklearn-trees-json"
     assert (first.count[0], first.positives[0]) == (len(ROWS), LABELS.sum())
-    boosted = GradientBoostingClassifier(n_estimators=3, random_state=0).fit(ROWS, LABELS)
-    trees = read_document(document_of(boosted))[1]
-    prior = np.log(trees.base / (1 - trees.base))
-    np.testing.assert_allclose(margins(trees, ROWS) + prior, boosted.decision_function(ROWS), atol=1e-6)
+    for boosted in (GradientBoostingClassifier(n_estimators=3), HistGradientBoostingClassifier(max_iter=3)):
+        trees = read_document(document_of(boosted.fit(ROWS, LABELS)))[1]
+        prior = np.log(trees.base / (1 - trees.base))
+        np.testing.assert_allclose(margins(trees, ROWS) + prior, boosted.decision_function(ROWS), atol=1e-6)
 
 
 def test_catboost_leaves_are_numbered_by_their_bits():

@@ -1,5 +1,7 @@
 """A thousand small federations, half of them with twins among the rows: no certificate is wrong."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from document_views import Played
@@ -18,7 +20,10 @@ from glasshouse.attacks.trees.programs import Effort
 from glasshouse.data.tables.clinic import clinic
 from glasshouse.data.tables.cohort import cohort
 from glasshouse.errors import Inapplicable
+from glasshouse.examples import Batch
+from glasshouse.modalities.row import Column, Row
 from glasshouse.rng import Rng
+from glasshouse.tasks.classification import Classification
 
 ROOT = Rng.root(0)
 CLINIC, COHORT = clinic(""), cohort("")
@@ -85,6 +90,26 @@ def survival(seed, twins):
              {"shape": "curve", "digits": 3}, {"shape": "curve", "digits": 2})[seed % 5]  # fmt: skip
     played = Played(COHORT, drawn(COHORT, 5 + seed % 60, seed, twins=twins), "survival", options=shape)
     return played.held(claims_of(played, FollowUp()))
+
+
+NARROW = Row(
+    columns=(
+        Column(name="share", kind="continuous", low=0, high=1),
+        *(Column(name=name, kind="binary", levels=("no", "yes")) for name in ("ill", "old")),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    "rows", [[[0.0, 1, 1], [0.014314596, 1, 1], [0, 1, 0]], [[0.0, 0, 0], [0, 0, 0]]], ids=("apart", "zero")
+)
+def test_sums_that_no_candidate_spans_are_not_left_out(rows):
+    """One candidate of three rows explained its own part of the sums exactly, and stood there three times."""
+    source = SimpleNamespace(inputs=NARROW, task=Classification(classes=2))
+    batch = Batch(inputs=torch.tensor(rows), labels=torch.arange(len(rows)) // 2)
+    played = Played(source, batch, "newton")
+    stated, wrong = played.held(claims_of(played, NewtonRows()))
+    assert (stated > 0, wrong) == (True, 0)
 
 
 PLANS = {gradient: 300, trees: 200, newton: 200, histograms: 60, statistics: 140, survival: 100}

@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 import xgboost
 from sklearn.datasets import load_breast_cancer
-from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
+from sklearn.ensemble import (
+    GradientBoostingClassifier,
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+)
 
 from glasshouse.attacks.trees.algebra import Configuration, count_rows, sums_of
 from glasshouse.attacks.trees.boxes import Background
@@ -55,17 +59,17 @@ def fitted(kind: str, rows: np.ndarray, labels: np.ndarray, depth: int) -> tuple
             warnings.simplefilter("ignore")
             text = lightgbm.train(how, lightgbm.Dataset(rows, labels), 2).model_to_string()
         return read_document(text.encode())[1], shrunk
-    forest = kind == "forest"
-    model = (
-        RandomForestClassifier(2, max_depth=depth, bootstrap=False, random_state=0)
-        if forest
-        else GradientBoostingClassifier(n_estimators=2, max_depth=depth, random_state=0)
-    )
-    return read_document(document_of(model.fit(rows, labels)))[1], shrunk
+    models = {
+        "forest": RandomForestClassifier(2, max_depth=depth, bootstrap=False, random_state=0),
+        "boosting": GradientBoostingClassifier(n_estimators=2, max_depth=depth, random_state=0),
+        "histograms": HistGradientBoostingClassifier(max_iter=2, max_depth=depth, l2_regularization=0.5),
+    }
+    trees = read_document(document_of(models[kind].fit(rows, labels)))[1]
+    return trees, Configuration.of({}, subject="test", trees=trees)
 
 
 @pytest.mark.parametrize("depth", [3, 6, 8])
-@pytest.mark.parametrize("kind", ["xgboost", "xgboost fixed", "lightgbm", "boosting", "forest"])
+@pytest.mark.parametrize("kind", ["xgboost", "xgboost fixed", "lightgbm", "boosting", "forest", "histograms"])
 def test_counts_of_the_first_tree_are_exact(kind, depth):
     for seed in range(3):
         rows, labels = sample(100, seed)

@@ -1,7 +1,9 @@
 """Trees of other settings than ours: an attack says nothing about them, or what it proves is true."""
 
+import json
 from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
 
 import lightgbm
 import numpy as np
@@ -11,18 +13,30 @@ import xgboost
 from document_views import Played
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.ensemble import (
+    GradientBoostingClassifier,
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+    RandomForestRegressor,
+)
 
 from glasshouse import registry
 from glasshouse.attacks.base import tensors_of
+from glasshouse.attacks.parts.documents import as_certain
+from glasshouse.attacks.rows.newton_rows import NewtonRows
+from glasshouse.attacks.tabular import Certainty, CertifiedRows, Facts
+from glasshouse.attacks.trees.algebra import Configuration, count_rows
+from glasshouse.attacks.trees.boxes import Background
 from glasshouse.attacks.trees.cut_values import CutValues
 from glasshouse.attacks.trees.joint_cells import JointCells
 from glasshouse.attacks.trees.leaf_algebra import LeafAlgebra
 from glasshouse.attacks.trees.programs import Effort
-from glasshouse.attacks.trees.rounded_leaves import RoundedLeaves
+from glasshouse.attacks.trees.rounded_leaves import RoundedLeaves, Told, count_rounded
 from glasshouse.data.tables.clinic import clinic
-from glasshouse.errors import Inapplicable, NothingClaimed
+from glasshouse.errors import BadValue, Inapplicable, NothingClaimed
 from glasshouse.formats.base import read_document
 from glasshouse.formats.carried import NAME, tensor_of
+from glasshouse.formats.sklearn_trees import document_of
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.rng import Rng
 
@@ -193,8 +207,7 @@ def boosted_by_lightgbm(how, weight, trees):
 def test_no_setting_of_xgboost_makes_a_proof_wrong(how, weight, trees):
     """Whatever else the client sets: nothing is said, or what is proved is true.
 
-    Not drawn: ``missing = 0``. Where all splits send missing values right, no document tells such a client
-    from another.
+    Not drawn: ``missing = 0`` and weights whose sum is the number of rows, which no document may show.
     """
     found = proofs(boosted_by_xgboost(how, weight, trees), **{name: how[name] for name in TOLD})
     assert all(stated == true for stated, true in found.values()), found
@@ -225,6 +238,95 @@ def test_no_setting_of_lightgbm_makes_a_proof_wrong(how, weight, trees):
     """Its file states its settings, so that the terms need not."""
     found = proofs(boosted_by_lightgbm(how, weight, trees))
     assert all(stated == true for stated, true in found.values()), found
+
+
+UNSEEN = {
+    "zeros for missing": {"missing": 0.0},
+    "rows drawn again": {"weight": np.bincount(np.random.default_rng(0).integers(0, COUNT, COUNT))},
+}
+"""What leaves no trace: the file is that of another client, each of whose rows counts once."""
+
+
+@pytest.mark.parametrize("name", UNSEEN)
+def test_what_no_file_shows_is_excluded_by_the_terms_or_nothing_is_proved(name):
+    rows = xgboost.DMatrix(X, Y, nthread=1, **UNSEEN[name])
+    how = {"objective": "binary:logistic", "nthread": 1, "max_depth": 2}
+    document = bytes(xgboost.train(how, rows, 1).save_raw("json"))
+    told = proofs(document, rows="plain")
+    assert any(stated != true for stated, true in told.values())  # the terms were not true
+    assert proofs(document, rows="unknown") == {}
+
+
+@pytest.mark.parametrize("rows", ["plain", "unknown"])
+def test_newtons_sums_are_proofs_of_plain_rows_alone(rows):
+    played = Played(SOURCE, BATCH.pick(torch.arange(4)), "newton", options={"rows": rows})
+    claims = NewtonRows().run(played.view(), rng=Rng.root(0))
+    (certified,) = (claim for claim in claims if isinstance(claim, CertifiedRows))
+    (facts,) = (claim for claim in claims if isinstance(claim, Facts))
+    assert len(certified.inputs) == (4 if rows == "plain" else 0)
+    assert bool((facts.facts[:, -1] == Certainty.PROVED).all()) == (rows == "plain")
+    assert played.held(claims)[1] == 0
+
+
+def test_the_view_of_an_older_capture_proves_nothing_of_trees():
+    view = SimpleNamespace(terms=SimpleNamespace(options={"units": "raw"}))
+    assert as_certain(view, Certainty.PROVED) == Certainty.GUESSED
+
+
+def forest(**how):
+    return RandomForestClassifier(1, max_depth=2, random_state=0, **how).fit(X, Y)
+
+
+OF_SKLEARN = {
+    "as ours": lambda: forest(bootstrap=False),
+    "rows drawn again": forest,
+    "classes of one weight": lambda: forest(bootstrap=False, class_weight="balanced"),
+    "a sample": lambda: GradientBoostingClassifier(subsample=0.5, n_estimators=1, random_state=0).fit(X, Y),
+    "rows held out": lambda: HistGradientBoostingClassifier(early_stopping=True, max_iter=1).fit(X, Y),
+}
+
+
+@pytest.mark.parametrize("name", OF_SKLEARN)
+def test_the_document_of_an_estimator_says_what_its_counts_are_not(name):
+    """Nobody announces how many rows there are, so that nothing but the document can tell."""
+    trees = read_document(document_of(OF_SKLEARN[name]()))[1]
+    if name == "as ours":
+        Configuration.of({}, subject="test", trees=trees)
+        return
+    with pytest.raises(Inapplicable, match=r"a document that states|subsample = 0\.5"):
+        Configuration.of({}, subject="test", trees=trees)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        GradientBoostingClassifier(loss="exponential", n_estimators=1).fit(X, Y),
+        RandomForestRegressor(1).fit(X, Y),
+        RandomForestClassifier(1).fit(X, np.arange(COUNT) % 3),
+    ],
+)
+def test_estimators_whose_numbers_mean_something_else_are_no_document(model):
+    with pytest.raises(BadValue, match="of two classes"):
+        document_of(model)
+
+
+def test_leaves_have_the_counts_that_their_document_states():
+    """Half of the rows, as if they were all: values alone had pairs that add up to the 80 announced."""
+    boosted = GradientBoostingClassifier(subsample=0.5, n_estimators=1, max_depth=2, random_state=0).fit(X, Y)
+    raw = json.loads(document_of(boosted))
+    raw["settings"]["subsample"] = 1.0
+    trees = read_document(json.dumps(raw).encode())[1]
+    how, told = Configuration(eta=0.1, reg_lambda=0.0), Told(rows=COUNT, digits=17, smallest=0.0, shared=True)
+    with pytest.raises(Inapplicable, match="80 rows that are announced"):
+        count_rounded(trees, how, told, Background(possible=None))
+
+
+def test_rows_that_weigh_two_are_not_the_rows_that_lightgbm_counts():
+    how = {"objective": "binary", "verbose": -1, "num_threads": 1, "num_leaves": 4}
+    rows = lightgbm.Dataset(X, Y, weight=np.full(COUNT, 2.0))
+    trees = read_document(lightgbm.train(how, rows, 1).model_to_string().encode())[1]
+    with pytest.raises(Inapplicable, match="of the rows that are counted"):
+        count_rows(trees, Configuration.of({}, subject="test", trees=trees), subject="test")
 
 
 def test_the_document_says_where_missing_values_would_go():

@@ -21,6 +21,17 @@ LEVELS: Final = 16
 """Largest depth of a tree, as in CatBoost itself."""
 FEATURES: Final = 2**20
 """Largest number of columns."""
+_PARTS: Final = ("boosting_options", "tree_learner_options", "data_processing_options", "loss_function")
+_Plain = Mapping[str, tuple[Any, ...]]
+_STEP: Final[_Plain] = {
+    "leaf_estimation_method": ("Newton",),
+    "leaf_estimation_iterations": (1,),
+    "monotone_constraints": (None, {}),
+}
+_SHRUNK: Final[_Plain] = {"model_shrink_rate": (None, 0), "langevin": (None, False)}
+_WEIGHTED: Final[_Plain] = {"class_weights": (None, [])}
+_LOSS: Final[_Plain] = {"type": ("Logloss", "RMSE")}
+"""Parameters by part, and the values under which a leaf's value is one step on the sums of its rows."""
 
 
 @final
@@ -50,6 +61,7 @@ class CatBoostJson(Format):
             raise bad(SUBJECT, "a list of float_features", "none")
         if len({*floats, *named}) != len(floats) + len(named):
             raise bad(SUBJECT, "one place for every feature", "two at one place")
+        stated, unusual = _settings(raw)
         tables = tables_of(raw, named, SUBJECT) if named else ()
         asked = splits_of(raw, named, tables, SUBJECT) if named else {}
         return TreeEnsemble(
@@ -59,7 +71,8 @@ class CatBoostJson(Format):
             strict=False,
             exact_cuts=False,
             trees=tuple(_tree(tree, floats, asked, f"{SUBJECT}, tree {i}") for i, tree in enumerate(trees)),
-            settings=_settings(raw),
+            settings=stated,
+            unusual=unusual,
             tables=tables,
             missing=any(one.get("has_nans") for one in described.get("float_features", [])),
         )
@@ -76,23 +89,25 @@ def _places(described: Mapping[str, Any], kind: str) -> list[int]:
     return places
 
 
-def _settings(raw: Mapping[str, Any]) -> dict[str, float]:
-    """Rate and penalty, where leaves are one step of Newton's method on rows of one weight; else nothing."""
-    params = raw.get("model_info", {}).get("params") if isinstance(raw.get("model_info"), dict) else None
-    if not isinstance(params, dict):
-        return {}
-    boosting, learner, data = (
+def _settings(raw: Mapping[str, Any]) -> tuple[dict[str, float], tuple[str, ...]]:
+    """Rate and penalty, and what the file states, or leaves out, that makes leaves no plain step."""
+    info = raw.get("model_info")
+    params = info.get("params") if isinstance(info, dict) else None
+    boosting, learner, data, loss = (
         part if isinstance(part, dict) else {}
-        for part in map(params.get, ("boosting_options", "tree_learner_options", "data_processing_options"))
+        for part in map(params.get if isinstance(params, dict) else {}.get, _PARTS)
     )
-    plain = (
-        learner.get("leaf_estimation_method") == "Newton" and learner.get("leaf_estimation_iterations") == 1
-    )
-    stated = [boosting.get("learning_rate"), learner.get("l2_leaf_reg")]
-    if not plain or data.get("class_weights") or not all(isinstance(one, int | float) for one in stated):
-        return {}
-    eta, penalty = numbers(stated, SUBJECT).tolist()
-    return {"eta": eta, "reg_lambda": penalty} if eta > 0 and penalty >= 0 else {}
+    unusual = [
+        f"{name}: {part.get(name)}"[:80]
+        for part, names in ((learner, _STEP), (boosting, _SHRUNK), (data, _WEIGHTED), (loss, _LOSS))
+        for name, plain in names.items()
+        if part.get(name) not in plain
+    ]
+    stated = {"eta": boosting.get("learning_rate"), "reg_lambda": learner.get("l2_leaf_reg")}
+    given = {name: float(numbers([one], SUBJECT)[0]) for name, one in stated.items() if one is not None}
+    if len(given) < 2 or given["eta"] <= 0 or given["reg_lambda"] < 0:
+        return {}, (*unusual, "no learning_rate above 0 with l2_leaf_reg")
+    return given, tuple(unusual)
 
 
 def _base(raw: Any) -> float | None:

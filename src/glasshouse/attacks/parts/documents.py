@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from glasshouse.attacks.base import About, Needs, Scope
+from glasshouse.attacks.tabular import Certainty
 from glasshouse.errors import BadFile, Inapplicable
 from glasshouse.formats.base import read_document
 from glasshouse.formats.carried import bytes_of
@@ -277,6 +278,18 @@ def _levels(counted: CategoryTable, table: Row, places: Sequence[int]) -> Catego
     keys = {key_of(level): k for k, level in enumerate(column.levels)}
     counts = {keys[key]: counts for key, counts in counted.counts.items() if key in keys}
     return replace(counted, column=places[counted.column], counts=counts)
+
+
+def as_certain(view: View, level: Certainty) -> Certainty:
+    """``level`` where the terms say that rows are plain, else that of a guess.
+
+    Weights whose sum is the number of rows, and a value that an app takes for a missing one where every split
+    sends those right, give the file of another client whose rows are plain.
+    """
+    options = view.terms.options
+    # Captures from before this setting do not have it.
+    said = options.get("rows", "unknown" if options.get("units") == "raw" else "plain")
+    return level if said == "plain" else Certainty.GUESSED
 
 
 def needs(*uses: str, protocols: frozenset[str] = BOOSTED, scope: Scope = "update") -> Needs:

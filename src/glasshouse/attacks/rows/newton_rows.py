@@ -16,7 +16,7 @@ then counts and sums remain.
 Shape letters: R candidates, F entries of an encoded row, D = F + 1.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, final
 
 import numpy as np
@@ -24,7 +24,7 @@ import torch
 from scipy.optimize import linprog, nnls
 
 from glasshouse.attacks.base import Claim, Labels, Needs, Reconstruction
-from glasshouse.attacks.parts.documents import needs, received, table_in
+from glasshouse.attacks.parts.documents import as_certain, needs, received, table_in
 from glasshouse.attacks.rows.onehot import Floats, rows_in
 from glasshouse.attacks.tabular import Certainty, CertifiedRows, Fact, What, facts_of
 from glasshouse.errors import Inapplicable
@@ -110,15 +110,16 @@ class NewtonRows:
         rows, labels = read_rows(moments, table)
         inputs = torch.from_numpy(rows).float()
         inputs = table.project(inputs) if len(inputs) else inputs.reshape(0, *table.shape)
-        levels = torch.full((len(inputs),), float(Certainty.PROVED))
+        level = as_certain(view, Certainty.PROVED)
+        levels = torch.full((len(inputs),), float(level))
         positives = round(float(moments.positive[0]))
         return (
-            facts_of(got.about, _facts(moments, table)),
+            facts_of(got.about, [replace(fact, certainty=level) for fact in _facts(moments, table)]),
             Labels(about=got.about, counts=torch.tensor([moments.count - positives, positives])),
             Reconstruction(
                 about=got.about, inputs=inputs, labels=torch.from_numpy(labels), confidence=levels
             ),
-            CertifiedRows(about=got.about, inputs=inputs, certainty=levels),
+            CertifiedRows.proved(got.about, inputs if level == Certainty.PROVED else inputs[:0]),
         )
 
 
@@ -188,6 +189,10 @@ def read_rows(moments: Moments, table: Row) -> tuple[Floats, np.ndarray]:
     counts = np.round(times).astype(np.int64)
     if rest > FITS * np.linalg.norm(target) or np.abs(times - counts).max() > WHOLE:
         return nothing
+    # What the candidates do not span is no part of the target, and must be nothing.
+    whole = (atoms * counts[:, None]).T @ atoms
+    if np.abs(whole - moments.squares).max() > EQUAL * np.abs(moments.squares).max():
+        return nothing
     there = counts > 0
     if counts.sum() != moments.count or not only_these(columns, target, there):
         return nothing
@@ -210,8 +215,8 @@ def candidates_of(moments: Moments, table: Row) -> Floats | None:
     values, vectors = np.linalg.eigh(moments.squares[1:, 1:])
     signal = values > RANK * values[-1]
     basis, values, noise = vectors[:, signal].T, values[signal], np.abs(values[~signal])
-    if len(basis) > moments.count:
-        return None
+    if not len(basis) or len(basis) > moments.count:
+        return None  # of rows that are zero in all entries the counts say everything
     error = 2 * max(noise.max(initial=0), SHARP * values[-1]) / values[0]
     # In these coordinates the length of a row is the root of its share.
     spanned = rows_in(np.sqrt(values)[:, None] * basis, table, error=error, longest=1 + SHARE)

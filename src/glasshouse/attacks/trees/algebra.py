@@ -187,6 +187,9 @@ def count_rows(trees: TreeEnsemble, how: Configuration, *, subject: str) -> Coun
             gradient = sums.gradient
         positives = total * base - gradient
         check_gains(trees, 0, sums, how, subject=subject)
+        # Where a file states both H and rows (LightGBM's), each of them is a second statement on the other.
+        if (np.abs(sums.hessian - total * spread) > GAIN * total * spread).any():
+            raise _refusal(subject, "sums of second derivatives of the rows that are counted", "others")
     if np.isnan(total).any() or np.isnan(positives).any():
         raise _refusal(subject, "sums of second derivatives or counts in the document", "neither")
     counts = np.stack([total - positives, positives], 1)
@@ -245,13 +248,14 @@ def check_total(counted: Counted, trees: TreeEnsemble, *, announced: int, subjec
     """Refuse leaves that do not add up to the rows that the client announced: rows may have weights.
 
     Twice every weight is twice every sum, and no whole number shows it. Where nothing is announced, the
-    document itself must count rows.
+    document itself must count rows, and state the settings under which these are all of them.
 
     Raises:
         Inapplicable: another total.
     """
     total = int(counted.counts.sum())
-    if total != announced and not (trees.trees[0].count is not None and not announced):
+    stated = trees.trees[0].count is not None and trees.settings
+    if total != announced and not (stated and not announced):
         raise Inapplicable(
             subject,
             needs=f"sums of the {announced} rows that are announced",

@@ -6,7 +6,8 @@ and nothing is claimed.
 
 Source: our own observation; the sketch is described in Chen & Guestrin 2016, arXiv:1603.02754, section 3.3.
 
-Breaks when: an app tells the library to take a value for missing, and no split of the document shows it.
+Breaks when: an app tells the library to take a value for missing, and no split of the document shows it: of a
+capture that does not exclude it nothing is proved.
 """
 
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import ClassVar, Final, final
 import numpy as np
 
 from glasshouse.attacks.base import Claim, Needs
-from glasshouse.attacks.parts.documents import ON_CLINIC, in_entries, needs, received
+from glasshouse.attacks.parts.documents import ON_CLINIC, as_certain, in_entries, needs, received
 from glasshouse.attacks.tabular import Certainty, Fact, What, facts_of
 from glasshouse.errors import Inapplicable
 from glasshouse.formats.records import LEAF, TreeEnsemble
@@ -72,10 +73,9 @@ class CutValues:
             for node in np.flatnonzero(tree.feature != LEAF).tolist()
             if int(tree.feature[node]) in numbers
         }
+        level = as_certain(view, Certainty.PROVED)
         facts = [
-            Fact(
-                what=What.OCCURS, column=column, low=cut - ERROR, high=cut + ERROR, certainty=Certainty.PROVED
-            )
+            Fact(what=What.OCCURS, column=column, low=cut - ERROR, high=cut + ERROR, certainty=level)
             for column, cut in sorted(cuts)
         ]
         return (facts_of(got.about, facts),)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from glasshouse.attacks.base import Claim, Needs, Reconstruction
 from glasshouse.attacks.budget import Budget
-from glasshouse.attacks.parts.documents import ON_CLINIC, Received, first_trees, needs
+from glasshouse.attacks.parts.documents import ON_CLINIC, Received, as_certain, first_trees, needs
 from glasshouse.attacks.tabular import Certainty, leaves_of
 from glasshouse.attacks.trees.algebra import Configuration, check_gains, check_total, count_rows, sums_of
 from glasshouse.attacks.trees.boxes import Background, Possible
@@ -78,7 +78,8 @@ class JointCells:
             subject=SUBJECT,
             public=public,
         )
-        level = np.where(solution.certain, int(Certainty.UNIQUE), int(Certainty.GUESSED))
+        unique = as_certain(view, Certainty.UNIQUE)
+        level = np.where(solution.certain, int(unique), int(Certainty.GUESSED))
         cells, within = solution.cells, table.range
         leaves = leaves_of(got.about, cells.lower, cells.upper, solution.counts, level, within=within)
         return (leaves,) if public is None else (leaves, complete(got, solution, public, rng.child("rows")))

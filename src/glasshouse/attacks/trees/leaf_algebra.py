@@ -4,17 +4,18 @@ Source: the sums are those of Chen & Guestrin 2016, arXiv:1603.02754, equation 5
 numbers in disguise before the first tree is our own derivation (:mod:`.algebra`). Tables that CatBoost keeps
 beside its trees state further counts (:mod:`.category_tables`).
 
-Breaks when: subsample < 1, row weights or an L1 penalty (refused); trees on top of others' trees.
+Breaks when: subsample < 1 or an L1 penalty (refused); trees on top of others' trees. Row weights and values
+that are taken for missing ones may leave no trace: of a capture that does not exclude them nothing is proved.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Final, final
 
 import numpy as np
 import torch
 
 from glasshouse.attacks.base import Claim, Labels, Needs
-from glasshouse.attacks.parts.documents import ON_CLINIC, first_trees, needs
+from glasshouse.attacks.parts.documents import ON_CLINIC, as_certain, first_trees, needs
 from glasshouse.attacks.tabular import Certainty, Fact, What, facts_of, leaves_of
 from glasshouse.attacks.trees.algebra import Configuration, check_total, count_rows
 from glasshouse.attacks.trees.category_tables import counts_in
@@ -54,7 +55,8 @@ class LeafAlgebra:
         counted = count_rows(trees, how, subject=SUBJECT)
         check_total(counted, trees, announced=got.update.examples, subject=SUBJECT)
         total = counted.counts.sum(0)
-        certain = np.full_like(counted.counts, Certainty.PROVED)
+        level = as_certain(view, Certainty.PROVED)
+        certain = np.full_like(counted.counts, level)
         low, high = view.terms.architecture.inputs.range
         facts = [
             Fact(what=What.COUNT, value=float(total.sum())),
@@ -66,5 +68,5 @@ class LeafAlgebra:
             leaves_of(
                 got.about, counted.sums.lower, counted.sums.upper, counted.counts, certain, within=(low, high)
             ),
-            facts_of(got.about, facts),
+            facts_of(got.about, [replace(fact, certainty=level) for fact in facts]),
         )

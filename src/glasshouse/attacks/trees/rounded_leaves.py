@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from glasshouse.attacks.base import Claim, Labels, Needs
-from glasshouse.attacks.parts.documents import ON_CLINIC, first_trees, needs
+from glasshouse.attacks.parts.documents import ON_CLINIC, as_certain, first_trees, needs
 from glasshouse.attacks.tabular import Certainty, leaves_of
 from glasshouse.attacks.trees.algebra import Configuration, Floats, Ints, Sums, sums_of
 from glasshouse.attacks.trees.boxes import Background, Cells, public_in
@@ -87,7 +87,8 @@ class RoundedLeaves:
             shared=not view.terms.options.get("base_score", 0.0),
         )
         found = count_rounded(trees, how, told, background_of(table, view.grants.auxiliary))
-        level = np.where(found.only[:, None], int(Certainty.UNIQUE), int(Certainty.GUESSED))
+        unique = as_certain(view, Certainty.UNIQUE)
+        level = np.where(found.only[:, None], int(unique), int(Certainty.GUESSED))
         sums = found.sums
         return (
             leaves_of(
@@ -153,6 +154,8 @@ def count_rounded(trees: TreeEnsemble, how: Configuration, told: Told, backgroun
             some[np.abs(some[:, 0] * base * (1 - base) - stated) < half]
             for some, stated in zip(pairs, sums.hessian.tolist(), strict=True)
         ]
+    if (sums.count >= 0).all():
+        pairs = [some[some[:, 0] == n] for some, n in zip(pairs, sums.count.tolist(), strict=True)]
     if any(not len(some) for some in pairs):
         raise _refusal("leaf values that whole numbers of rows have", "a leaf without any")
     cells = Cells(

@@ -5,7 +5,7 @@ Source: NVIDIA FLARE, hello-lr (Newton–Raphson; gradient and Hessian of each s
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar, Literal, final
 
 import numpy as np
 from torch import Tensor
@@ -33,6 +33,8 @@ class NewtonProtocol:
     Args:
         damping: of the server's step.
         ridge: added to the Hessian's diagonal, since one-hot columns add up to the intercept.
+        rows: what no sum shows of them: ``plain``, each counts once, as in simulations; ``unknown``, then
+            nothing is proved.
     """
 
     card: ClassVar[Card] = Card(
@@ -46,6 +48,7 @@ class NewtonProtocol:
 
     damping: Positive = 0.8
     ridge: Positive = 1.0
+    rows: Literal["plain", "unknown"] = "plain"
 
     def passes(self, rounds: int) -> int:
         """Number of passes over a client's private data in a run: one per round."""

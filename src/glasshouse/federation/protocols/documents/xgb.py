@@ -47,6 +47,8 @@ class Boosting:
         reg_alpha: of the L1 penalty.
         units: of the rows that trees see: ``encoded``, as networks see them; ``raw``, the table's numbers as
             they are, in captures of apps that encode nothing.
+        rows: what no file of trees shows of them: ``plain``, each counts once and none has a value that is
+            taken for a missing one, as in simulations; ``unknown``, then nothing is proved.
     """
 
     trees: Count = 1
@@ -59,6 +61,7 @@ class Boosting:
     max_bin: Annotated[int, Ge(2), Le(2**16), Fix("XGBoost's own default is 256")] = 256
     reg_alpha: NotNegative = 0.0
     units: Literal["encoded", "raw"] = "encoded"
+    rows: Literal["plain", "unknown"] = "plain"
 
     def passes(self, rounds: int) -> int:
         """Number of passes over a client's private data in a run: one per tree."""
@@ -74,11 +77,11 @@ class Boosting:
         """
         check(setting, tamper, model="boosted_trees", defended=True)
         how = as_agreed(self, setting.terms.options)
-        if how.units != "encoded":
+        if (how.units, how.rows) != ("encoded", "plain"):
             raise BadValue(
                 f"protocol '{setting.terms.protocol}'",
-                needs='units = "encoded" in a simulation',
-                got=f"units = {how.units}",
+                needs='units = "encoded" and rows = "plain" in a simulation',
+                got=f"units = {how.units}, rows = {how.rows}",
                 fix="leave it out; a capture states it",
             )
         common = b""
