@@ -118,6 +118,7 @@ def append_jsonl(path: Path, row: Any, *, durable: bool = False) -> None:
         with path.open("a+b") as file:
             end = file.seek(0, os.SEEK_END)
             file.seek(max(end - 1, 0))
+            # A writer that was killed left half a line, which nobody could read.
             if file.read(1) not in (b"", b"\n"):
                 end = path.read_bytes().rfind(b"\n") + 1
                 file.truncate(end)

@@ -131,7 +131,10 @@ def test_flares_own_job_of_trees_is_captured(tmp_path, mode, alone):
     )  # fmt: skip
     truth = collect(tmp_path / "capture", [tmp_path / "truth"])
     seen = read_transcript(tmp_path / "capture" / "transcript")
-    assert [len(record.updates) for record in seen.rounds] == [3, 3]
+    first, second = (len(record.updates) for record in seen.rounds)
+    # A circle begins with whoever has joined: on a slow machine that may be one site.
+    assert first == 3 or (mode == "cyclic" and first > 0)
+    assert second == 3
     assert len(truth.private) == 3 * apps.ROWS
     (tmp_path / "run").symlink_to(tmp_path / "capture")
     result = audited(

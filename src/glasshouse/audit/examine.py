@@ -53,6 +53,7 @@ def _check_models(side: Side, *, subject: str) -> None:
             outlines[key] = outline(architecture)
         return outlines[key]
 
+    # A server may send another model than was agreed; what clients answer must fit one of them.
     agreed = tensors_of(terms.architecture)
     for record in side.transcript.rounds:
         broadcast = [agreed, *(tensors_of(b.architecture) for b in record.broadcasts)]

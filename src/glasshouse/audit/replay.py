@@ -74,6 +74,7 @@ def replay(
     run = run.resolve()
     bring_back(run)
     examine(run, trust_factory=trust_factory)
+    # A federation without a transcript has nothing that an attack could be shown again.
     groups = [g for g in sorted((run / "cells").glob("*")) if (g / "transcript").is_dir()]
     _refuse_networks_in_memory(groups, attack, run)
     with tempfile.TemporaryDirectory() as name, tempfile.TemporaryDirectory() as other:
@@ -92,6 +93,7 @@ def replay(
                 got="none",
                 fix=f"name an attack of that run: {nearest_names(attack, tuple(specs))}",
             )
+        # Attacks run first and all together; the truth is opened when none runs any more.
         isolation = _run_apart(tasks, [run, Path(other)] if swap else [run], place, beside=runs_beside(run))
         rows = []
         for group, every in by_group.items():
@@ -300,6 +302,7 @@ def score_swapped(group: Path, other: Path, attack: str, claims: Sequence[Outcom
     finished = (sorted((group / "claims" / key).glob("*/claims.json")) for key in keys)
     before = [read_outcome(path.parent) for path in next(filter(None, finished), [])]
     (old, _), (new, book) = read_ground(group, scenario), read_ground(other, scenario)
+    # Of an attack that remembers the new claims fit the run's victims; of one that reads, the new ones.
     for plugin in scenario.audit.metrics:
         metric: Metric = create(load("metrics", plugin.name), plugin.arguments)
         pairs = ((before, old), (claims, new), (claims, new.against(old.truth)))

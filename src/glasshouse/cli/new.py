@@ -37,6 +37,7 @@ def new(
         raise BadValue(
             f"package '{name}'", needs="a folder that does not exist yet", got=f"{place}", fix="another name"
         )
+    # The very package that the page shows, so that what is written is what was tested.
     files = package_files(pages[kind], name)
     place.mkdir()
     for file, text in files.items():

@@ -80,6 +80,7 @@ def _curve(cell: CellEvidence, attack: str, claims: Claims) -> Iterator[Exhibit]
     points: dict[int, list[float]] = {}
     null: list[float] = []
     name = PRIOR
+    # Rounds of all seeds share a point; the null is that of the last round's classes.
     for group, every in claims:
         for claim in every:
             value = metric.score(claim.inputs, claim.labels, context=group.context).mean()

@@ -175,6 +175,7 @@ class Log:
             got, fix = f"{len(line):,} bytes", "tell the authors: the gate bounds what stands in an entry"
             needs = f"entries of at most {LINE_BYTES:,} bytes"
             raise BadFile(f"log '{self._path}'", needs=needs, got=got, fix=fix)
+        # A line is there whole or not at all: the chain must go on from it.
         end = os.fstat(self._file).st_size
         try:
             if os.write(self._file, line) != len(line):

@@ -201,6 +201,7 @@ def treat_fields(message: Outgoing, out: Out) -> Treated:
         kept.update(result.kept)
         refusals += result.refusals
         changes += result.changes
+    # An update without its number of examples, or with two of them, would escape the smallest number.
     counts = {value for name, value in message.fields.items() if name in out.examples.fields}
     if message.arrays and not message.masked and out.examples.least > 1 and not counts:
         refusals.append(Reason(rule="examples", detail="no number of examples"))

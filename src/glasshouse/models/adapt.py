@@ -173,10 +173,12 @@ def adapt(
             got="both",
             fix="leave one of them out",
         )
+    # Adapted once, a network keeps its head: only a normalisation may come before it.
     before = None if normalize is None else Normalize(mean=normalize[0], std=normalize[1])
     if isinstance(net, AdaptedNetwork):
         return net if before is None else net.behind(before)
     layer = _find_head(net, head)
+    # Second derivatives need the activations that an operation in place would overwrite.
     for module in layers.values():
         if "inplace" in vars(module):
             module.inplace = False

@@ -57,6 +57,7 @@ def expand_axes(raw: dict[str, Any]) -> Iterator[tuple[dict[str, Value], dict[st
         for path, values in raw.get("axes", {}).items()
     ]
     groups += [_rows(i, table) for i, table in enumerate(raw.get("axes_zipped", []))]
+    # Counted before any cell is made: a few long axes multiply to millions.
     total, needs = math.prod(map(len, groups)), f"at most {MAX_CELLS} cells"
     if total > MAX_CELLS:
         raise PathError("axes", needs=needs, got=str(total), hint="make several scenarios")

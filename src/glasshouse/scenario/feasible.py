@@ -47,6 +47,7 @@ def _overflowing(path: tuple[str | int, ...], value: Any) -> Iterator[Problem]:
 def _takers(scenario: Scenario) -> Iterator[Problem]:
     """Contradictions between participation in a round and what the server observes."""
     federation, threat, guard = scenario.federation, scenario.threat, scenario.guard
+    # Logits are asked of everybody, and there is no update that a sum or the guard could be about.
     if protocol_traits(scenario).sends == "logits":
         required = {
             "federation.cohort": (federation.cohort_size == federation.clients, "1.0"),
@@ -61,6 +62,7 @@ def _takers(scenario: Scenario) -> Iterator[Problem]:
                 why = "every client shares its logits with the server"
                 yield unmet(path, f"{value} under {federation.protocol}: {why}")
         return
+    # What is unknown is named elsewhere; of known protocols some send what mitigation cannot change.
     registered = federation.protocol in registry.names("protocols")
     if registered and guard.updates == "mitigated" and federation.kind == "parameters":
         yield unmet(

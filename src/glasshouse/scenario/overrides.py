@@ -121,6 +121,7 @@ def _set(node: Any, parts: list[str], value: Any, path: str, *, group: str) -> N
     key, rest = parts[0], parts[1:]
     if isinstance(node, list):
         for i in _matching_entries(node, key, rest, path, group):
+            # A plug-in by its name alone gets a table when something of it is set.
             if rest and isinstance(node[i], str):
                 node[i] = {"name": node[i]}
             if rest:
@@ -133,6 +134,7 @@ def _set(node: Any, parts: list[str], value: Any, path: str, *, group: str) -> N
         node[key] = value
     else:
         if key not in node:
+            # A table may begin here, an entry of a list that is not there may not.
             if rest[0] == "*" or rest[0].isdigit():
                 raise PathError(path, needs=f"entries in '{key}'", got="none")
             node[key] = {}

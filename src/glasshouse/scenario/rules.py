@@ -95,6 +95,7 @@ def _steps(federation: Federation, traits: Traits) -> Iterator[Problem]:
             needs = "nothing where clients take no local steps"
             hint = 'set protocol = "fedavg", or sends = "delta"'
             yield unmet(f"federation.training.{key}", needs, got=str(getattr(how, key)), hint=hint)
+    # Counted steps and passes over the data would say two things about the same training.
     if how.local_steps is not None and (federation.local_epochs != 1 or how.epochs_by_client):
         needs = "nothing beside local_epochs or epochs_by_client: it counts steps, whatever the passes"
         yield unmet("federation.training.local_steps", needs, got=str(how.local_steps))

@@ -125,6 +125,7 @@ class ClassInversion:
         claims, labels = [], torch.arange(len(owners))
         for i, one in enumerate(track(rounds, "class inversion", total=len(rounds))):
             for client, update in one.updates.items():
+                # A class is matched against its owner's update alone, from where the last round ended.
                 own = (owners == client).nonzero().squeeze(1)
                 if len(own):
                     model, noise = _received(one, client), rng.child(f"noise/{one.round}/{client}").torch()

@@ -131,6 +131,7 @@ class Spear:
             fires = before[0] @ inputs.T + before[1][:, None] > 0
             return inputs, (fires == (columns != 0))[factors.alive].double().mean(0)
 
+        # Columns that are right make every input fire exactly where its column is not zero.
         def accept(directions: Tensor) -> bool:
             return bool((solve(directions)[1] > AGREES).all())
 

@@ -219,12 +219,14 @@ def _find_layer(architecture: Architecture) -> _Layer:
     channels, height, width = architecture.input_shape
     convolutions: list[str] = []
     for name, module in model.named_modules():
+        # Containers do nothing themselves, and ReLUs and reshapes let a positive image through.
         if list(module.children()) or name == "normalize" or isinstance(module, (*PASSIVE, nn.ReLU)):
             continue
         if isinstance(module, nn.Conv2d) and _passes(module, channels):
             convolutions.append(name)
             continue
         linear = module if isinstance(module, nn.Linear) and module.bias is not None else None
+        # Behind convolutions that pass the image on, each map of the layer is a channel of it.
         maps, rest = divmod(linear.in_features, height * width) if linear is not None else (0, 0)
         if maps >= channels and not rest:
             scale, shift = (t[0, :, 0, 0] for t in normalization(model, architecture.input_shape))

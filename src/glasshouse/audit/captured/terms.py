@@ -224,6 +224,7 @@ def _suspect(case: Case) -> Suspect:
     for words, fix, other in (*_variants(case.terms), *_losses(case)):
         if case.error(other) <= TOLERANCE:
             return words, fix
+    # One other term first, then any rate under any optimizer: the fewer changes, the likelier.
     for other in (case.terms, *_optimizers(case.terms)):
         if (rate := _fitted_rate(case, other)) is not None:
             return _another_rate(case.terms, other, rate)
@@ -232,6 +233,7 @@ def _suspect(case: Case) -> Suspect:
             if case.error_of(way, rate) <= TOLERANCE:
                 at = f" with learning_rate {rate:g}" if way.optimizer else ""
                 return f"{way.words}{at} fits, which no terms can state: attacks do not repeat it", ""
+    # What no term explains may be a factor on the whole change, or draws that nobody repeats.
     again = case.again(case.terms)
     factor = _share(case.change, again)
     if _distance(case.change, scale_tensors(again, factor)) <= TOLERANCE:

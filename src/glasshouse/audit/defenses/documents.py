@@ -25,6 +25,7 @@ def observe_masks(transcript: Transcript) -> tuple[Judged, ...]:
 
 
 def _rows(transcript: Transcript) -> Iterator[Judged]:
+    # A client masks all of its documents or none: the worst of them says what its mask is worth.
     shares: dict[int, list[float]] = {}
     for record in transcript.rounds:
         for update in record.updates:

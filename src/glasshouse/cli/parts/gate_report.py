@@ -31,6 +31,7 @@ def verdict_of(summary: Summary, site: Policy | None, *, entries: int) -> Verdic
         f"The log is whole: {words.count(entries, 'signed lines')}{_period(summary.jobs)}.",
         f"Grade {summary.grade or 'unknown'} ({summary.sentence or 'no start is logged'}).",
     ]
+    # What the gate could not stop comes before what it did.
     if summary.grade != "A":
         parts.append("Uploaded code may be able to go around the gate.")
     if actions["observed"]:
@@ -44,6 +45,7 @@ def verdict_of(summary: Summary, site: Policy | None, *, entries: int) -> Verdic
         parts.append(f"{words.count(summary.unknown, 'requests')} of an unknown kind were refused.")
     if site is not None:
         parts.append(say_uncovered(site))
+    # Red wherever something left that the policy did not judge, or could have.
     kind = "leaks" if actions["observed"] or summary.grade != "A" else "no leak found"
     return Verdict(title=title, lead=" ".join(parts), kind=kind)
 

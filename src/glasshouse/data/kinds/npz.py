@@ -28,6 +28,7 @@ def _count(where: str) -> Survey | None:
     if any(one.dtype.kind not in "iu" or one.size != len(one) for one in labels.values()):
         return None
     counts = {split: Counter(one.reshape(-1).tolist()) for split, one in labels.items()}
+    # The pictures stay packed: their header says the shape.
     with zipfile.ZipFile(path) as archive, archive.open("train_images.npy") as file:
         old = np.lib.format.read_magic(file) == (1, 0)
         read = np.lib.format.read_array_header_1_0 if old else np.lib.format.read_array_header_2_0
@@ -56,6 +57,7 @@ def npz(where: str, *, resize: int | None = None) -> DataSource:
     path = require_existing(where, name=name)
     arrays = read_arrays(path, subject=f"data '{name}'", fix=_FIX)
     missing = [key for key in ("train_images", "train_labels") if key not in arrays]
+    # Only training data must be there; of another split both arrays or neither.
     for split in SPLITS[1:]:
         pair = {f"{split}_images", f"{split}_labels"}
         if pair & arrays.keys():

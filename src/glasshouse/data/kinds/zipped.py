@@ -96,6 +96,7 @@ def _listing(path: Path, name: str, _mark: tuple[int, int]) -> Listing:
         raise _bad(name, "a zip of pictures, undamaged", reason(error)) from error
     check_count(len(parts), limits.FILES, "files", name=name)
     check_unpacked(path.stat().st_size, sum(part.file_size for part in parts), subject=f"data '{name}'")
+    # Archives wrap their folders in others: what all pictures share is no class and no split.
     pictures = [PurePosixPath(part.filename) for part in parts if _is_picture(part.filename)]
     depth = _around([place.parts for place in pictures])
     split = bool({place.parts[depth] for place in pictures if len(place.parts) == depth + 3} & {*SPLITS})

@@ -202,6 +202,7 @@ def drafted(frame: Any) -> dict[Column, str]:
         numbers = pd.to_numeric(present, errors="coerce")
         levels = tuple(sorted(present.unique()))
         missing = bool(absent.any())
+        # Two values, or one, are levels even where they are numbers: 0 and 1 are no range.
         if len(numbers) and not numbers.isna().any() and numbers.max() > numbers.min() and len(levels) > 2:
             kind: Any = "integer" if bool((numbers == numbers.round()).all()) else "continuous"
             wide = Column(
@@ -211,6 +212,7 @@ def drafted(frame: Any) -> dict[Column, str]:
                 high=float(numbers.max()),
                 missing=missing,
             )
+            # Neighbours that float32 merges cannot be told apart, whatever an attack reads.
             coarse = math.ceil(wide.resolution) if kind == "integer" and wide.resolution >= HALF else 0
             column = replace(wide, kind=kind, tolerance=float(coarse))
             reason = WIDE if coarse else ""

@@ -59,6 +59,7 @@ def prepare_model(
     work.train(dropout)
     for name, module in work.named_modules():
         module.training &= not covers(frozen, name)
+    # Norms at rest become functions of one example, before what is left of them is refused.
     for module in list(work.modules()):
         for name, child in module.named_children():
             if isinstance(child, _NORMS) and child.running_mean is not None and not child.training:

@@ -62,10 +62,12 @@ class DocumentGuard:
             except GlasshouseError as error:
                 refusals.append(Reason(rule="document_unread", detail=error.subject[:60]))
                 continue
+            # A format is judged after it was read, so that its name cannot be forged.
             if self._rule.formats and media not in self._rule.formats:
                 refusals.append(Reason(rule="document_format", detail=media))
                 continue
             refusals += [Reason(rule="document", detail=text) for text in found.findings]
+            # What is no tree is written anew from what was read: nothing else of its bytes leaves.
             whole = sent if isinstance(record, TreeEnsemble) else document_of(record)
             kept[name] = np.frombuffer(whole, dtype=np.uint8).copy()
         return kept, refusals

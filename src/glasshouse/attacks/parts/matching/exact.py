@@ -195,6 +195,7 @@ class DescentAttack(SearchAttack, SearchingTogether, Protocol):
         adaptive = detect.adaptation_of_each(clients, adaptive=self.adaptive, rngs=rngs)
         compare = partial(objective, *clients, distance=self.kind, adaptive=adaptive, bf16=self.bf16)
         loss = self.loss(views[0], first, compare(steps=self.local_steps))
+        # Which examples share a step is unknown, too: a search over orders, begun from one step.
         if self.seeks_order and self.local_steps == "simulate" and step_order.unknown(first):
             as_one = self.loss(views[0], first, compare(steps="one_step"))
             minima, orders = step_order.match(

@@ -126,6 +126,7 @@ def _fold(model: nn.Module, name: str, norm: str) -> Folded | None:
     assert batch_norm.running_var is not None
     inverse = (batch_norm.running_var + batch_norm.eps).rsqrt()
     scale = (batch_norm.weight * inverse).detach()
+    # Gradients of the pair are divided by the scale later on.
     if bool(scale.abs().min() < FAINT * scale.abs().max()):
         return None
     bias = torch.zeros_like(scale) if convolution.bias is None else convolution.bias.detach()

@@ -75,6 +75,7 @@ class NewtonProtocol:
                 sent = send(
                     setting, number, client, document_of(sums_at(theta, setting.shard(client))), recorder
                 )
+                # The server steps by what arrived, after the client's defences.
                 got = read_document(sent)[1]
                 assert isinstance(got, Newton)
                 gradient, hessian = gradient + got.gradient, hessian + got.hessian

@@ -96,6 +96,7 @@ class Vertical:
         for number in track(range(setting.rounds), "federation", total=setting.rounds):
             broadcast(setting, number, b"", recorder)
             for client, couple in enumerate(couples):
+                # What both parties know of the first people is sent before anything is about them.
                 roster = document_of(couple.roster())
                 capacity = setting.start[NAME].numel()
                 recorder.broadcast(
@@ -108,6 +109,7 @@ class Vertical:
                 )
                 stream = rng.child(f"round/{number}/client/{client}")
                 sent = couple.step(how, rng=stream)
+                # The people known on purpose are no victims.
                 secret = setting.shards[client][how.known :]
                 send(setting, number, client, document_of(sent), recorder, rows=secret)
         return dict(setting.start)
