@@ -157,12 +157,18 @@ def test_thirty_honest_rounds_of_two_nodes(tmp_path, capsys):
     assert actions.count("changed") == 30
 
 
-def test_rounds_without_a_gate_take_as_long(tmp_path, capsys):
-    with deployed(tmp_path, gated=False) as deployment:
-        seconds = [line["seconds"] for line in deployment.run(["honest"] * 10)]
+def test_rounds_with_and_without_a_gate(tmp_path, capsys):
+    """In turns, two nodes each, so that both meet the same load."""
+    seconds = {True: [], False: []}
+    for turn in range(3):
+        for gated in (True, False):
+            with deployed(tmp_path / f"{turn}{gated}", nodes=2, gated=gated) as deployment:
+                seconds[gated] += [line["seconds"] for line in deployment.run(["honest"] * 8)]
     with capsys.disabled():
-        print(f"\nwithout the gate: median round {np.median(seconds):.1f} s")
-    assert len(seconds) == 10
+        for gated, each in seconds.items():
+            words = "with" if gated else "without"
+            print(f"\n{words} the gate: median round {np.median(each):.2f} s, of {len(each)}", end="")
+    assert [len(each) for each in seconds.values()] == [24, 24]
 
 
 def test_with_tls_at_both_ends(tmp_path):
