@@ -69,7 +69,7 @@ def audited(folder, attacks, **settings):
 def test_bagged_trees_of_an_unchanged_app_are_read(tmp_path):
     sends = Documents(table=apps.cancer_table(), protocol="xgb_bagging")
     seen = run(tmp_path, apps.boosting_client, apps.boosting_server(), sends, config=apps.PARAMS)
-    options = {"eta": 0.1, "max_depth": 3, "trees": 1, "units": "raw"}
+    options = {"eta": 0.1, "max_depth": 3, "trees": 1, "units": "raw", "rows": "unknown"}
     assert dict(seen.terms.options) == options
     assert [len(record.updates) for record in seen.rounds] == [4, 4]
     assert {update.examples for record in seen.rounds for update in record.updates} == {apps.ROWS}

@@ -37,6 +37,7 @@ from glasshouse.errors import BadValue, Inapplicable, NothingClaimed
 from glasshouse.formats.base import read_document
 from glasshouse.formats.carried import NAME, tensor_of
 from glasshouse.formats.sklearn_trees import document_of
+from glasshouse.integrations.documents import Documents
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.rng import Rng
 
@@ -255,6 +256,13 @@ def test_what_no_file_shows_is_excluded_by_the_terms_or_nothing_is_proved(name):
     told = proofs(document, rows="plain")
     assert any(stated != true for stated, true in told.values())  # the terms were not true
     assert proofs(document, rows="unknown") == {}
+
+
+def test_a_capture_says_nothing_of_rows_unless_its_owner_does():
+    sends = Documents(table=SOURCE.inputs, protocol="xgb_bagging", encoded=True)
+    assert proofs(of_xgboost("as ours"), **sends.terms({})["options"]) == {}
+    stated = replace(sends, options={"rows": "plain"})
+    assert len(proofs(of_xgboost("as ours"), **stated.terms({})["options"])) == 5
 
 
 @pytest.mark.parametrize("rows", ["plain", "unknown"])

@@ -92,7 +92,9 @@ class Documents:
             schema (``glasshouse schema`` drafts one).
         protocol: ``xgb_bagging``, ``xgb_cyclic``, ``newton``, ``survival``, ``statistics`` or ``vertical``.
         options: public settings of the protocol (``eta``, ``trees``, ``column``, ...). Those of boosting that
-            are missing are read from the run's configuration.
+            are missing are read from the run's configuration; ``rows = "plain"`` only you can state: the app
+            gives no weights and takes no value for a missing one. Without it nothing is proved of trees and
+            Newton's sums.
         encoded: the rows that trees or sums are over are encoded as networks see them; False: numbers as
             they are.
         edges: ends of the bins of a histogram, by the name under which its counts are sent.
@@ -189,6 +191,8 @@ class Documents:
         read: dict[str, Value] = {}
         if self.protocol.startswith("xgb"):
             read = {**options_in(config), **({} if self.encoded else {"units": RAW})}
+        if self.protocol.startswith("xgb") or self.protocol == "newton":
+            read["rows"] = "unknown"
         if self.protocol == VERTICAL:
             read = {"reads": "embeddings", "known": len(self.known[1])}
         return {"protocol": self.protocol, "options": {**read, **self.options}}
