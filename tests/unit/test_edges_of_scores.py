@@ -1,30 +1,39 @@
 """What scoring does at its edges: ragged scores, other orders, halves of an update, silence."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from tests.verdicts.bench import bench, textured
 
-from glasshouse.attacks.base import Reconstruction
+from glasshouse.attacks.base import About, Labels, Reconstruction
 from glasshouse.audit.attacking.claims import Outcome, Unit
+from glasshouse.audit.scoring import words
 from glasshouse.audit.scoring.exchange import within_labels
-from glasshouse.audit.scoring.nulls import score_guess
+from glasshouse.audit.scoring.finding import Measurement, _best_guess, _searches
+from glasshouse.audit.scoring.judging.certificate import _searched
+from glasshouse.audit.scoring.judging.contrast import RESAMPLES, difference
+from glasshouse.audit.scoring.nulls import score_guess, split_auxiliary
 from glasshouse.audit.scoring.pair import Pair, Sides, silences
-from glasshouse.audit.scoring.score import ScoredMetric, score_pairs
+from glasshouse.audit.scoring.score import ClientSample, ScoredMetric, score_pairs
 from glasshouse.audit.scoring.table import Crossing, Table
 from glasshouse.audit.scoring.tasks import control_key
 from glasshouse.errors import BadValue
 from glasshouse.metrics.base import ScoreContext
-from glasshouse.metrics.clients import Auc
+from glasshouse.metrics.clients import F1, Auc
 from glasshouse.metrics.labels import LabelAccuracy
+from glasshouse.metrics.reconstruction import Identification, Mse
 from glasshouse.metrics.statistics.exchange import group_alike
 from glasshouse.metrics.statistics.units import means_of
 from glasshouse.privacy.bound import Release, attack_ceiling
 from glasshouse.privacy.marks import common_ceiling, grid_bits
 from glasshouse.results.judgement import ALPHA, with_somebody_out
 from glasshouse.results.records import Victim
+from glasshouse.results.strength import Search
 from glasshouse.rng import Rng
+from glasshouse.scenario.load import from_dict
 from glasshouse.scenario.table import Plugin
 from glasshouse.wire import Batch
 
@@ -141,3 +150,104 @@ def test_a_grid_is_seen_in_as_many_entries_as_it_takes(entries, bits):
 def test_norms_at_their_slack_below_the_largest_share_it():
     assert common_ceiling([4.0, 3.0, 1.0], [0.125, 0.125, 0.125]) == (4.0, [0, 1])
     assert common_ceiling([4.0, 2.99, 1.0], [0.125, 0.125, 0.125]) is None
+
+
+@pytest.mark.parametrize("count", [8, 9, 11])
+def test_what_a_null_knows_and_its_pseudo_victims_share_no_example_and_leave_none_out(count):
+    auxiliary = Batch(inputs=torch.arange(count).float()[:, None], labels=torch.zeros(count))
+    context = ScoreContext(distractors=torch.full((count, 1), -1.0))
+    known, victims, others = split_auxiliary(auxiliary, context, Rng.root(3))
+    parts = [part.flatten().tolist() for part in (known.inputs, victims.inputs, others.distractors)]
+    assert sorted(number for part in parts for number in part) == list(range(count))
+    assert abs(len(known) - count / 2) < 1
+    torch.manual_seed(1)  # nothing else draws it
+    again, _, _ = split_auxiliary(auxiliary, context, Rng.root(3))
+    assert torch.equal(known.inputs, again.inputs)
+
+
+def test_searches_of_several_federations_are_numbered_from_one():
+    found = [SimpleNamespace(searches=(Search(name="v", loss=1.0, truth=1.0, noise=0.0),)) for _ in range(2)]
+    measured = Measurement(
+        name="psnr", metric=None, scored=ScoredMetric(), claim="reconstruction", primary=True, victims=(),
+        control=None,
+    )  # fmt: skip
+    assert [one.name for one in _searches(measured, found)] == ["run 1, v", "run 2, v"]
+    assert [one.name for one in _searches(measured, found[:1])] == ["v"]
+    assert _searches(replace(measured, claim="clients"), found) == ()
+
+
+def test_a_rate_has_no_median_and_a_number_has():
+    one = bench(6, np.random.default_rng(1), metrics=("psnr", "identification"))
+    one.claims = textured(6, np.random.default_rng(2))
+    found = one.findings()
+    assert found["identification"].median is None
+    assert found["psnr"].low <= found["psnr"].median <= found["psnr"].high
+    assert found["identification"].scored == 6
+    assert found["identification"].hits == round(6 * found["identification"].value)
+
+
+def test_the_lead_over_clients_has_95_of_100_resamples_inside():
+    truth = np.arange(20) < 5
+    samples = [
+        ScoredMetric(clients=(ClientSample(run="0", scores=np.array(scores, dtype=float), truth=truth),))
+        for scores in ([1, 1, 0, 1, 0] + [0] * 13 + [1, 1], [1, 0, 0, 0, 1] + [1, 0, 0] * 5)
+    ]
+    lead = difference(*samples, F1(), rng=Rng.root(0))
+    drawn = Rng.root(0).numpy().integers(0, 20, (RESAMPLES, 20))
+    gaps = [f1_of(samples[0], rows) - f1_of(samples[1], rows) for rows in drawn if truth[rows].any()]
+    assert (lead.low, lead.high) == pytest.approx(tuple(np.quantile(gaps, [0.025, 0.975])), abs=0.02)
+    assert lead.value == pytest.approx(f1_of(samples[0], slice(None)) - f1_of(samples[1], slice(None)))
+
+
+def f1_of(sample: ScoredMetric, rows) -> float:
+    (one,) = sample.clients
+    called, true = one.scores[rows] > 0, one.truth[rows]
+    return 2 * (called & true).sum() / (called.sum() + true.sum())
+
+
+@pytest.mark.parametrize(
+    ("protocol", "kind", "advice"),
+    [
+        ("fedsgd", "gradient", "gaussian_mechanism"),
+        ("fedavg", "parameters", "dp_sgd"),
+        ("fedmd", "logits", "label_only"),
+        ("dp_bagging", "document", "smaller epsilon"),  # a protocol's own advice comes first
+    ],
+)
+def test_what_to_try_first_without_a_defence_fits_what_clients_send(protocol, kind, advice):
+    federation = SimpleNamespace(protocol=protocol, kind=kind)
+    assert advice in words._advice(SimpleNamespace(federation=federation))
+
+
+@pytest.mark.parametrize(("restarts", "chosen"), [(1, "a single run"), (3, "best of 3 restarts")])
+def test_a_number_says_how_it_was_chosen(restarts, chosen):
+    attack = Plugin.model_validate({"name": "inverting_gradients", "search": {"restarts": restarts}})
+    assert words.chosen_words(attack).startswith(chosen)
+    assert words.chosen_words(Plugin(name="label_inference")) == "a single run"
+
+
+def test_what_an_attack_was_given_is_what_it_uses_of_the_grants():
+    raw = {"name": "s", "attacks": [{"name": "inverting_gradients"}, {"name": "label_inference"}]}
+    granted, bare = from_dict({**raw, "grants": {"labels": True}}), from_dict(raw)
+    by_label, others = granted.attacks
+    assert words.given_words(granted, by_label) == ("labels",)
+    assert words.given_words(granted, others) == ()
+    assert words.given_words(bare, by_label) == ()
+
+
+def test_only_what_was_searched_for_and_claimed_is_asked_about():
+    about = About(rounds=(0,), client=0)
+    nothing, one = (
+        Reconstruction(about=about, inputs=torch.zeros(n, 1, 2, 2), labels=None, confidence=torch.ones(n))
+        for n in (0, 1)
+    )
+    assert _searched(Outcome(claims=(one,))) == [one]
+    assert _searched(Outcome(claims=(nothing,))) == []
+    assert _searched(Outcome(claims=(Labels(about=about, counts=torch.ones(2)),))) == []
+
+
+def test_of_one_victim_the_best_guess_is_chance():
+    alone = ScoredMetric(values=(np.array([1.0]),), nulls=(np.array([0.0]),), baseline="a guess")
+    assert _best_guess(Identification(), alone, 0.1, Rng.root(0)) == (0.1, 0.1)
+    assert _best_guess(Identification(), alone, None, Rng.root(0)) is None
+    assert _best_guess(Mse(), alone, 0.1, Rng.root(0)) is None  # an error has no range

@@ -83,6 +83,38 @@ def test_whatever_is_missing_makes_it_not_shown_and_is_named(changes, reason):
     assert decision.remedy
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"share": replace(NOTHING_OUT, most=0.1)},
+        {"gain": interval(-0.2, 0.1)},
+        {"power": Power(planted=10, found=8)},
+        {"exchange": interval(-0.2, 0.1)},
+        {"mixed_up_p": 0.026},
+    ],
+)
+def test_what_is_just_enough_is_enough_for_no_leak_found(changes):
+    assert decide(replace(QUIET, **changes)).verdict == "no leak found"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"mixed_up_p": 0.025}, "other victims than their own"),
+        ({"other_form": "inverted"}, "in another form: inverted"),
+        ({"holds_copy": True}, "hold a private example"),
+        ({"share": None, "exchange": interval(-0.5, -0.1)}, "worse than others"),
+    ],
+)
+def test_what_claims_hold_and_no_score_says_is_said(changes, reason):
+    assert reason in decide(replace(QUIET, **changes)).reason
+
+
+def test_claims_that_are_no_worse_for_their_own_victims_are_not_turned_round():
+    at_zero = decide(replace(QUIET, share=None, exchange=interval(-0.5, 0.0)))
+    assert not any("worse than others" in reason for reason in at_zero.lacks)
+
+
 def test_a_leak_needs_the_null_the_exchange_and_the_label():
     assert decide(LEAKS).verdict == "leaks"
     assert decide(replace(LEAKS, exchange=interval(0.1, 0.5))).verdict == "leaks"
@@ -98,6 +130,7 @@ def test_a_leak_needs_the_null_the_exchange_and_the_label():
 def test_victims_that_are_near_duplicates_leave_open_whose_a_claim_is():
     alike = replace(LEAKS, exchange=interval(-0.1, 0.2), alike=0.6)
     assert decide(alike).verdict == "too alike"
+    assert decide(replace(alike, alike=0.5)).verdict == "too alike"
     assert decide(replace(alike, alike=0.4)).verdict == "not shown"
     assert decide(replace(alike, gain=interval(-0.2, 0.05))).verdict == "no leak found"
 

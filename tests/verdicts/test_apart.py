@@ -134,6 +134,16 @@ def test_code_of_this_package_that_is_no_record_does_not_come_back(monkeypatch):
     assert "os.system" in answer.got
 
 
+@pytest.mark.parametrize("name", ["gains\nvalue_of", "cell\nPath", "cell\nscore_cell"])
+def test_functions_of_this_package_and_types_of_others_do_not_come_back(name, monkeypatch):
+    """Neither a function where it is defined, nor a type that one of our modules merely imports."""
+    packed = f"cglasshouse.audit.scoring.{name}\n.".encode()
+    monkeypatch.setattr(pickle, "dumps", lambda answer: packed)
+    answer = apart(lambda: 1, subject="metric 'x'")
+    assert isinstance(answer, Refusal)
+    assert name.partition("\n")[2] in answer.got
+
+
 def test_a_process_that_is_left_running_ends_with_the_call():
     def leave():
         child = os.fork()
