@@ -11,7 +11,7 @@ from tests.verdicts.bench import bench, textured
 from glasshouse.attacks.base import About, Labels, Reconstruction
 from glasshouse.audit.attacking.claims import Outcome, Unit
 from glasshouse.audit.scoring import words
-from glasshouse.audit.scoring.exchange import within_labels
+from glasshouse.audit.scoring.exchange import exchange, within_labels
 from glasshouse.audit.scoring.finding import Measurement, _best_guess, _searches
 from glasshouse.audit.scoring.judging.certificate import _searched
 from glasshouse.audit.scoring.judging.contrast import RESAMPLES, difference
@@ -24,7 +24,7 @@ from glasshouse.errors import BadValue
 from glasshouse.metrics.base import ScoreContext
 from glasshouse.metrics.clients import F1, Auc
 from glasshouse.metrics.labels import LabelAccuracy
-from glasshouse.metrics.reconstruction import Identification, Mse
+from glasshouse.metrics.reconstruction import Identification, Mse, Psnr
 from glasshouse.metrics.statistics.exchange import group_alike
 from glasshouse.metrics.statistics.units import means_of
 from glasshouse.privacy.bound import Release, attack_ceiling
@@ -251,3 +251,23 @@ def test_of_one_victim_the_best_guess_is_chance():
     assert _best_guess(Identification(), alone, 0.1, Rng.root(0)) == (0.1, 0.1)
     assert _best_guess(Identification(), alone, None, Rng.root(0)) is None
     assert _best_guess(Mse(), alone, 0.1, Rng.root(0)) is None  # an error has no range
+
+
+def test_who_came_out_in_one_federation_of_four_is_in_the_exchanges_interval_from_there():
+    """A gain in one draw of weights: over victims it is sure, over draws it is not."""
+    spread = np.linspace(-1, 1, 8)
+    values = tuple(np.array([20 + level + one]) for level in (12.0, 0.0, 0.0, 0.0) for one in spread)
+    common = {
+        "values": values,
+        "nulls": tuple(0 * one + 20 for one in values),
+        "victims": tuple(map(str, range(32))),
+    }
+    exchanged = tuple(np.full((3, 1), 20.0) for _ in values)
+    together = ScoredMetric(**common, exchanged=exchanged)
+    drawn = tuple(np.array([f"run {place // 8}"]) for place in range(32))
+    apart = ScoredMetric(**common, exchanged=exchanged, drawn=drawn)
+    sure, open_ = (exchange(one, Psnr(), rng=Rng.root(0)) for one in (together, apart))
+    assert sure.p < 0.025 < open_.p
+    assert open_.gain.low < 0 < sure.gain.low
+    assert open_.gain.high > sure.gain.high
+    assert open_.gain.value == sure.gain.value == pytest.approx(3.0)

@@ -1,12 +1,13 @@
 """A policy fails closed: a limit holds only where that was shown, for every cell and attack."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 import report_specimen as specimen
 from report_cards import ATTACKS, METRICS
 
-from glasshouse.audit.scoring.judging.policy import policy_limits, state_of_accuracy, state_of_gain
+from glasshouse.audit.scoring.judging.policy import _place, policy_limits, state_of_accuracy, state_of_gain
 from glasshouse.results.records import Exchange, Refused, Result
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.load import load
@@ -191,3 +192,25 @@ def test_utility_that_was_not_measured():
     utility = dataclasses.replace(specimen.utilities(name)[0], cell=every[0].hash)
     (row,) = limits(every, utility=[utility])
     assert row.state == "holds"
+
+
+@pytest.mark.parametrize(
+    ("defenses", "axes", "words"),
+    [
+        (("noise",), {}, "under noise"),
+        (("noise", "clip"), {}, "under noise + clip"),
+        (("noise",), {"defenses.0.epsilon": 1.0}, "under noise"),  # the label says that
+        (
+            ("noise",),
+            {"defenses": "much noise", "federation.batch_size": 8},
+            "under much noise (batch_size = 8)",
+        ),
+        ((), {"defenses": "none"}, "without a defence"),
+        ((), {"federation.batch_size": 8, "seed": 1}, "without a defence (batch_size = 8, seed = 1)"),
+    ],
+)
+def test_a_cell_is_named_by_its_defence_and_other_axes(defenses, axes, words):
+    scenario = SimpleNamespace(defenses=[SimpleNamespace(label=name) for name in defenses])
+    cell = SimpleNamespace(scenario=scenario, axes=axes)
+    assert _place(cell) == words
+    assert _place(cell, capital=True) == words[0].upper() + words[1:]
