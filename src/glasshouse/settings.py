@@ -176,7 +176,10 @@ class Training(Table, metaclass=_Telling):
         reduction: ``mean`` or ``sum`` of the losses of a step's examples.
         drop_last: steps of fewer than ``batch_size`` examples are left out, as with a loader's ``drop_last``.
         clip_norm: L2 norm to which the gradient of a step is clipped, all tensors together; None: unclipped.
-        accumulate: batches whose mean gradient makes one step; also at the end, where fewer are left.
+        accumulate: batches whose mean gradient makes one step.
+        leftover: what becomes of fewer batches than ``accumulate`` at the end of a pass: their ``mean`` makes
+            a step; their sum divided by ``accumulate`` does (``share``), as where each batch's loss is; or
+            they are ``dropped``.
         proximal: FedProx's factor of half the squared distance from the received parameters (Li et al. 2020).
         local_steps: steps that a client takes in a round, whatever its number of examples; None: as many as
             ``local_epochs`` passes take.
@@ -194,12 +197,36 @@ class Training(Table, metaclass=_Telling):
     drop_last: bool = False
     clip_norm: Positive | None = None
     accumulate: Count = 1
+    leftover: Literal["mean", "share", "dropped"] = "mean"
     proximal: NotNegative = 0.0
     local_steps: Count | None = None
     epochs_by_client: tuple[Count, ...] = ()
     batch_sizes_by_client: tuple[Count, ...] = ()
     personal: tuple[str, ...] = ()
     fixed: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        if self.leftover != "mean" and self.accumulate == 1:
+            needs = "accumulate above 1 with a leftover: else no batch is left over"
+            raise PydanticCustomError("needs", "{needs}", {"needs": needs})
+        return self
+
+    def used(self, examples: int, batch_size: int) -> int:
+        """How many of a pass's examples are trained on; the last ones in its order are left out.
+
+        Examples:
+            >>> [Training(accumulate=2, leftover=how).used(5, 1) for how in ("share", "dropped")]
+            [5, 4]
+        """
+        batches = examples // batch_size if self.drop_last else -(-examples // batch_size)
+        if self.leftover == "dropped":
+            batches -= batches % self.accumulate
+        return min(examples, batches * batch_size)
+
+    def divisor(self, batches: int) -> int:
+        """By what the sum of the gradients of a step's batches is divided."""
+        return self.accumulate if self.leftover == "share" else batches
 
     def in_mode_of(self, sends: str) -> "Training":
         """With the mode in which clients that send such updates train, unless one is stated.

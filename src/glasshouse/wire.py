@@ -205,7 +205,7 @@ class Terms:
         how = self.training
         if self.sends == "gradient" or how.local_steps is not None:
             return how.local_steps or 1
-        batches = examples // self.batch_size if how.drop_last else -(-examples // self.batch_size)
+        batches = -(-how.used(examples, self.batch_size) // self.batch_size)
         return self.local_epochs * -(-batches // how.accumulate)
 
     def rate(self, round: int) -> float:

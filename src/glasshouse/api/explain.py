@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from glasshouse.api.attack import attack
 from glasshouse.attacks.parts.matching.distance import ROUNDING, schedule
 from glasshouse.attacks.parts.replica import replica
+from glasshouse.audit.captured.terms import variants
 from glasshouse.errors import BadValue, GlasshouseError
 from glasshouse.federation.client import LocalTraining
 from glasshouse.federation.unstated import repeat, ways
@@ -22,7 +23,7 @@ from glasshouse.rng import Rng
 from glasshouse.tasks.base import Reduction, Task
 from glasshouse.tasks.usual import usual_tasks
 from glasshouse.tensors import difference, norm
-from glasshouse.transcript.view import View
+from glasshouse.transcript.view import RoundView, View
 from glasshouse.wire import Batch, Kind
 
 __all__ = ["Tried", "explain"]
@@ -138,10 +139,13 @@ def explain(
                 found.append(Tried(words=words, error=error, view=view, reproduced=error <= REPRODUCED))
         except GlasshouseError:
             continue  # this way cannot be repeated, so it explains nothing
-    if examples is not None:
+    # What no terms can state takes three quarters of the time, and is asked where nothing else explains it.
+    if examples is not None and not any(one.reproduced for one in found):
         found += _unstated(seen, *examples, modes)
         if not any(one.reproduced for one in found):
             found += _rescaled(seen, *examples, modes)
+            found += _restated(seen, *examples)
+            found += _multiplied(seen, *examples, modes)
     ranked = sorted(found, key=lambda one: one.error)
     limit = APART * max(ranked[0].error, ROUNDING) if ranked else 0.0
     return tuple(replace(one, likely=one.error <= limit) for one in ranked)
@@ -170,6 +174,9 @@ def _check(seen: Any, examples: Any, iterations: int) -> None:
         fix = "examples=(torch.as_tensor(inputs), torch.as_tensor(labels))"
         raise BadValue(subject, needs="examples as a pair of tensors", got=got, fix=fix)
     inputs, labels = examples
+    if not bool(inputs.isfinite().all()):
+        fix = "leave out what is missing, or fill it in as the client did"
+        raise BadValue(subject, needs="finite examples", got="NaN or infinity among them", fix=fix)
     count, shape = seen.single(subject=subject)[1].examples, tuple(agreed.input_shape)
     if len(inputs) != count or tuple(inputs.shape[1:]) != shape:
         raise BadValue(
@@ -189,7 +196,10 @@ def _check(seen: Any, examples: Any, iterations: int) -> None:
     if wrong is None and (len(labels) != count or int(labels.min()) < 0):
         wrong = f"a class of each of the {count} examples", f"{labels.tolist()[:8]}"
     if wrong is not None:
-        raise BadValue(subject, needs=wrong[0], got=wrong[1], fix="give the classes that the loss was given")
+        is_ignored = not labels.is_floating_point() and bool((labels < 0).any())
+        fix = "give the classes that the loss was given"
+        fix = "leave out what the loss ignores, also in gh.view(..., examples=...)" if is_ignored else fix
+        raise BadValue(subject, needs=wrong[0], got=wrong[1], fix=fix)
 
 
 def _searched(view: View, *, iterations: int, seed: int) -> tuple[Any, ...]:
@@ -270,6 +280,37 @@ def _rescaled(seen: View, inputs: Tensor, labels: Tensor, modes: Sequence[Mode])
             if error <= REPRODUCED:
                 words = name if len(modes) == 1 else f"{name}, mode {mode}"
                 yield Tried(words=words, error=error, view=seen, stated=False, reproduced=True)
+
+
+def _restated(seen: View, inputs: Tensor, labels: Tensor) -> Iterator[Tried]:
+    """Terms with one of them changed, as an optimizer or a clip; only those that give this very update."""
+    received, update = seen.single(subject=_SUBJECT)
+    for words, _, terms in variants(seen.terms):
+        # Other terms may take another number of steps.
+        sent = update if update.kind == "gradient" else replace(update, steps=terms.steps(update.examples))
+        rounds = (RoundView(round=update.round, broadcast=received, updates={update.client: sent}),)
+        told = replace(seen, terms=terms, rounds=rounds)
+        try:
+            error = _repeated(told, inputs, labels)
+        except GlasshouseError:
+            continue  # it cannot be repeated, so it explains nothing
+        if error <= REPRODUCED:
+            yield Tried(words=words, error=error, view=told, reproduced=True)
+
+
+def _multiplied(seen: View, inputs: Tensor, labels: Tensor, modes: Sequence[Mode]) -> Iterator[Tried]:
+    """Usual losses times a number, as a loss scale that nobody took off, a count of examples or a clip."""
+    for words, view in _ways(seen, labels, modes):
+        case = _Case.of(view, inputs, labels)
+        again = case.how(case.model(), case.data, rng=Rng.root(0)).tensors
+        square = sum(float((t.double() ** 2).sum()) for t in again.values())
+        together = sum(float((t.double() * case.wanted[n].double()).sum()) for n, t in again.items())
+        factor = together / max(square, 1e-30)
+        error = case.error({name: t * factor for name, t in again.items()})
+        if error <= REPRODUCED:
+            words = f"{words}, times {factor:.6g}: undo what multiplies it, or state the clip (clip_norm)"
+            yield Tried(words=words, error=error, view=seen, stated=False, reproduced=True)
+            return
 
 
 def _unstated(seen: View, inputs: Tensor, labels: Tensor, modes: Sequence[Mode]) -> Iterator[Tried]:

@@ -348,7 +348,7 @@ def _steps(scenario: Scenario) -> tuple[int, int]:
     if federation.kind == "gradient":
         return 1, 1
     size = federation.batch_size
-    whole = scenario.data.examples // size if how.drop_last else -(-scenario.data.examples // size)
+    whole = -(-how.used(scenario.data.examples, size) // size)
     batches = max(1, -(-whole // how.accumulate))
     return how.local_steps or federation.local_epochs * batches, batches
 

@@ -136,16 +136,19 @@ class LocalTraining:
             if self.kind == "gradient":
                 yield order[: self.batch_size]
             else:
-                used = examples // self.batch_size * self.batch_size if self.training.drop_last else examples
+                used = self.training.used(examples, self.batch_size)
                 yield from torch.split(order[:used], self.batch_size * self.training.accumulate)
 
     def check_enough(self, data: Batch, *, subject: str) -> None:
-        """Refuse no data, or fewer than one batch for a gradient or where the last batch is left out."""
+        """Refuse no data, or too few for a step: a batch for a gradient or where the last is left out."""
         whole = self.kind == "gradient" or self.training.drop_last
-        if len(data) < (self.batch_size if whole else 1):
+        least = self.batch_size if whole else 1
+        if self.kind != "gradient" and self.training.leftover == "dropped":
+            least += self.batch_size * (self.training.accumulate - 1)
+        if len(data) < least:
             raise BadValue(
                 subject,
-                needs=f"at least {self.batch_size} examples per client",
+                needs=f"at least {least} examples per client",
                 got=f"{len(data)}",
                 fix="lower federation.batch_size, or give each client more data",
             )
@@ -219,12 +222,13 @@ class LocalTraining:
             sign: -1 to ascend.
         """
         how, parts = self.training, torch.split(torch.arange(len(batch)), self.batch_size)
+        divisor = len(parts) if self.kind == "gradient" else how.divisor(len(parts))
         total = {name: torch.zeros_like(p) for name, p in parameters.items()}
         scale = LOSS_SCALE if how.precision == "float16" else 1.0
         for rows in parts:
             with _autocast(how, self.device):
                 loss = mean_loss(model, batch.pick(rows), reduction=how.reduction)
-                loss = sign * loss * (scale / len(parts))
+                loss = sign * loss * (scale / divisor)
             gradients = torch.autograd.grad(
                 loss, list(parameters.values()), allow_unused=True, materialize_grads=True
             )

@@ -154,10 +154,11 @@ class LocalSteps:
     def _mean(self, gradient: Gradient, now: Mapping[str, Tensor], rows: Tensor) -> Mapping[str, Tensor]:
         """The mean gradient over the parts of a step."""
         parts = torch.split(rows, self.batch or len(rows))
-        if len(parts) == 1:
+        divisor = self.training.divisor(len(parts))
+        if len(parts) == divisor == 1:
             return gradient(now, rows)
         each = [gradient(now, part) for part in parts]
-        return {name: torch.stack([g[name] for g in each]).mean(0) for name in now}
+        return {name: torch.stack([g[name] for g in each]).sum(0) / divisor for name in now}
 
     def _bounded(
         self, slope: Mapping[str, Tensor], now: Mapping[str, Tensor], start: Mapping[str, Tensor]

@@ -64,10 +64,11 @@ class Replica:
 
     @property
     def images(self) -> int:
-        """B, the number of examples behind the update: without those that ``drop_last`` left out."""
-        size, terms = self.terms.batch_size, self.terms
-        dropped = terms.training.drop_last and terms.local_epochs == 1 and self.update.kind != "gradient"
-        return self.update.examples // size * size if dropped else self.update.examples
+        """B, the number of examples behind the update: without those that its only pass left out."""
+        every, terms = self.update.examples, self.terms
+        if self.update.kind == "gradient" or terms.local_epochs > 1:
+            return every
+        return terms.training.used(every, terms.batch_size) or every
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -221,7 +221,7 @@ def _same(kept: torch.optim.Optimizer, _parameters: object, _rate: float) -> tor
 
 def _suspect(case: Case) -> Suspect:
     """The declared term that is probably wrong, and how to correct it."""
-    for words, fix, other in (*_variants(case.terms), *_losses(case)):
+    for words, fix, other in (*variants(case.terms), *_losses(case)):
         if case.error(other) <= TOLERANCE:
             return words, fix
     # One other term first, then any rate under any optimizer: the fewer changes, the likelier.
@@ -244,7 +244,7 @@ def _suspect(case: Case) -> Suspect:
     return "no single term explains it: another loss or optimizer, or images that changed", ""
 
 
-def _variants(terms: Terms) -> Iterator[tuple[str, str, Terms]]:
+def variants(terms: Terms) -> Iterator[tuple[str, str, Terms]]:
     """Terms with one of them changed, each with a description and the assignment that makes it."""
     how, training = terms.optimizer, terms.training
     for mode in ("training", "evaluation"):
@@ -255,6 +255,10 @@ def _variants(terms: Terms) -> Iterator[tuple[str, str, Terms]]:
     other = training.model_copy(update={"reduction": reduction})
     fix = f"training.reduction={reduction}"
     yield f"training.reduction: {reduction} fits", fix, replace(terms, training=other)
+    for leftover in ("mean", "share", "dropped") if training.accumulate > 1 else ():
+        other = training.model_copy(update={"leftover": leftover})
+        fix = f"training.leftover={leftover}"
+        yield f"training.leftover: {leftover} fits", fix, replace(terms, training=other)
     # The usual values of loops that are found in practice; a free search would fit anything.
     for key, values in {"clip_norm": CLIPS, "proximal": PULLS}.items():
         for value in values:

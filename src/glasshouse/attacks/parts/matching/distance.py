@@ -59,9 +59,8 @@ def schedule(replica: Replica) -> tuple[Tensor, ...]:
 def epoch(replica: Replica) -> tuple[Tensor, ...]:
     """:func:`schedule` of one pass over the images."""
     terms = replica.terms
-    used = replica.images
-    if terms.training.drop_last and used > terms.batch_size:  # which images a pass leaves out is not known
-        used = used // terms.batch_size * terms.batch_size
+    # Which images a pass leaves out is not known.
+    used = terms.training.used(replica.images, terms.batch_size) or replica.images
     return torch.split(torch.arange(used), terms.batch_size * terms.training.accumulate)
 
 
@@ -228,7 +227,12 @@ def _is_divided(replica: Replica) -> bool:
     size, how, task = replica.terms.batch_size, replica.terms.training, replica.terms.architecture.task
     if replica.update.kind == "gradient" or how.accumulate == 1 or replica.images <= size:
         return False
-    return bool(replica.images % size) or replica.uses_batch_statistics or not task.separable
+    return (
+        bool(replica.images % size)
+        or how.leftover != "mean"
+        or replica.uses_batch_statistics
+        or not task.separable
+    )
 
 
 def target_of(replica: Replica, steps: LocalSteps | None) -> dict[str, Tensor]:
