@@ -14,6 +14,7 @@ from glasshouse.metrics.clients import F1, Auc, TprAtFpr
 from glasshouse.metrics.labels import LabelAccuracy
 from glasshouse.metrics.reconstruction import Identification, Mse, Ssim
 from glasshouse.metrics.statistics.interval import Interval
+from glasshouse.metrics.tables.rows import RowsExact
 from glasshouse.privacy.bound import Release, attack_ceiling
 from glasshouse.privacy.gaussian import gaussian_share
 from glasshouse.report.terminal import lines
@@ -65,6 +66,16 @@ def test_a_null_that_does_better_than_chance_raises_the_bound():
     better = bounded(Identification(), images(0, null=0.1), UPDATE, chance=0.01).bound
     assert better.chance == pytest.approx(0.1)
     assert better.value > bounded(Identification(), images(0), UPDATE, chance=0.01).bound.value
+
+
+def test_none_of_n_guesses_at_whole_rows_is_no_chance_of_0():
+    """Of twelve rows nobody guesses one, and yet nobody knows that it is less than one in a million."""
+    rows = images(10, n=12)
+    one = bounded(RowsExact(), rows, replace(UPDATE, noise_multiplier=0.04, steps=1), low=0.5, high=0.98)
+    assert (one.bound.value, one.bound.contradicted) == (1.0, False)
+    tight = bounded(RowsExact(), rows, UPDATE, low=0.5, high=0.98).bound
+    assert tight.chance == pytest.approx(1 - 0.025 ** (1 / 12))
+    assert bounded(RowsExact(), images(400, n=400), UPDATE, low=0.99, high=1.0).bound.contradicted
 
 
 def test_a_mean_over_a_finite_range_is_bounded_and_others_are_not():

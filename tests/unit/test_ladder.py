@@ -67,6 +67,12 @@ def test_a_chance_level_is_its_own_limit():
     assert kappa.limit == kappa.value == pytest.approx(0.01)
 
 
+def test_none_of_twelve_guesses_is_not_never():
+    kappa = best_guess({"domain": {"row": [0.0] * 12}}, low=0, high=1, rng=RNG, share=True)
+    assert kappa.value == 0
+    assert kappa.limit == pytest.approx(1 - 0.025 ** (1 / 12))
+
+
 def test_refuses_scores_outside_the_range():
     with pytest.raises(BadValue, match="each in"):
         best_guess({"domain": {"mean": [2.0, 0.0]}}, low=0, high=1, rng=RNG)

@@ -422,10 +422,12 @@ def bound_of(
         most = limit = reached
     else:
         low, high = metric.range
-        best = _best_guess(metric, scored, chance, rng)
+        # A guess at what has no known chance may hit more rarely than once in these victims.
+        rare = chance is None and metric.unit == "share"
+        best = _best_guess(metric, scored, chance, rng, share=rare)
         if best is None:
             return None
-        chance, top = best
+        chance, top = (best[1], best[1]) if rare else best
         most, limit = (
             ceiling.mean(start, low=low, high=high, higher_leaks=metric.higher_leaks).value
             for start in (chance, top)
@@ -449,7 +451,7 @@ def _covers(guarantee: Guarantee, metric: Metric, clients_marked: frozenset[str]
 
 
 def _best_guess(
-    metric: Metric, scored: ScoredMetric, chance: float | None, rng: Rng
+    metric: Metric, scored: ScoredMetric, chance: float | None, rng: Rng, *, share: bool
 ) -> tuple[float, float] | None:
     """The best score without the update, and the most that the best guess can score; None: no range.
 
@@ -468,7 +470,7 @@ def _best_guess(
     if chance is not None:
         rows["nothing"] = {**rows.get("nothing", {}), "chance": np.full(len(scored.values), chance)}
     try:
-        kappa = best_guess(rows, low=low, high=high, rng=rng, higher_leaks=metric.higher_leaks)
+        kappa = best_guess(rows, low=low, high=high, rng=rng, higher_leaks=metric.higher_leaks, share=share)
     except Undefined:
         return None if chance is None else (chance, chance)
     return kappa.value, kappa.limit

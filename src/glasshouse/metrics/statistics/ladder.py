@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from glasshouse.errors import BadValue
 from glasshouse.metrics.statistics.interval import Interval, gain_p_value, paired_gain
-from glasshouse.metrics.statistics.shares import paired_share_gain, paired_share_p_value
+from glasshouse.metrics.statistics.shares import paired_share_gain, paired_share_p_value, share_interval
 from glasshouse.rng import Rng
 
 __all__ = ["Guess", "Kappa", "Step", "best_guess", "climb", "highest_rung"]
@@ -158,6 +158,7 @@ def best_guess(
     high: float,
     rng: Rng,
     higher_leaks: bool = True,
+    share: bool = False,
     level: float = 0.95,
 ) -> Kappa:
     """κ: how much the best adversary without a victim's update scores, with its uncertainty.
@@ -173,6 +174,7 @@ def best_guess(
         high: largest possible score, finite.
         rng: stream of the intervals.
         higher_leaks: False for errors and distances: the best guess has the smallest score.
+        share: scores in [0, 1] are hits: of none of n the end is that of an exact interval, and not 0.
         level: of the two-sided interval whose leaking end is taken, Bonferroni-corrected for how many guesses
             there are, since the best of them is taken.
 
@@ -195,10 +197,11 @@ def best_guess(
         )
     sign = 1.0 if higher_leaks else -1.0
     certainty = 1 - (1 - level) / len(rows)
-    zero = [np.zeros(len(row)) for _, _, row in rows]
     means = [
-        paired_gain(sign * row, none, rng=rng.child(name), level=certainty)
-        for (_, name, row), none in zip(rows, zero, strict=True)
+        share_interval(row, level=certainty)
+        if share
+        else paired_gain(sign * row, np.zeros(len(row)), rng=rng.child(name), level=certainty)
+        for _, name, row in rows
     ]
     best = max(range(len(rows)), key=lambda i: means[i].value)
     limit = float(np.clip(sign * max(mean.high for mean in means), low, high))

@@ -136,6 +136,8 @@ def bound(reading: Reading) -> str:
         f"{words.count(most.steps, 'releases')}"
     )
     text = f"No attack can reach {limit} on average: the defence proves {proof}."
+    if reading.card.unit == "share" and finding.higher_leaks and most.value >= 1 and not most.word_of:
+        return f"The defence proves {proof}: too little to bound any attack."
     if most.word_of:
         who = words.join_words([f"“{name}”" for name in most.word_of])
         text = f"The defence {who} says of itself that it proves {proof}; nobody here has checked that. "
