@@ -7,6 +7,7 @@ from tests.verdicts.bench import bench, textured
 from glasshouse.audit.scoring.gains import gain_of, rung_with_unseen
 from glasshouse.audit.scoring.score import ScoredMetric
 from glasshouse.metrics.reconstruction import Mse, Psnr
+from glasshouse.results.records import Exchange
 from glasshouse.rng import Rng
 
 
@@ -71,3 +72,12 @@ def test_an_error_without_an_upper_limit_has_no_worst_victim():
     same = scored([1.0, 1.1, 0.9], [1.0, 1.0, 1.0])
     gain = gain_of(same, Mse(), rng=Rng.root(0))
     assert rung_with_unseen(gain, same, Mse()).low == gain.low
+
+
+@pytest.mark.parametrize(
+    ("low", "beaten", "is_beaten"),
+    [(0.1, None, True), (0.0, None, False), (-0.1, None, False), (-0.1, True, True), (0.1, False, False)],
+)
+def test_the_exchange_of_an_earlier_release_is_beaten_by_its_interval(low, beaten, is_beaten):
+    old = Exchange(value=0.5, gain=0.2, gain_low=low, gain_high=0.4, n=8, beaten=beaten)
+    assert old.is_beaten is is_beaten
