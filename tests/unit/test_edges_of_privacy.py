@@ -149,3 +149,10 @@ def test_a_grid_has_its_number_of_bits_and_half_a_step_is_none(bits):
     off = steps.clone()
     off[7] += 0.5
     assert grid_bits({"w": off}) in ({None, bits + 1} if bits < MOST_BITS else {None})
+
+
+@pytest.mark.parametrize(("scale", "rounding", "bits"), [(1e3, 0.1, 3), (1.0, 1e-4, 3), (1e-3, 1e-3, None)])
+def test_a_grid_is_seen_where_its_steps_are_larger_than_rounding_and_nowhere_else(scale, rounding, bits):
+    steps = torch.tensor([1.0, 2.0, 3.0, -3.0]).repeat(16).double()
+    off = steps + torch.linspace(-1, 1, 64).double() * rounding / scale
+    assert grid_bits({"w": scale * off}, rounding=rounding) == bits

@@ -248,9 +248,9 @@ def test_only_what_was_searched_for_and_claimed_is_asked_about():
 
 def test_of_one_victim_the_best_guess_is_chance():
     alone = ScoredMetric(values=(np.array([1.0]),), nulls=(np.array([0.0]),), baseline="a guess")
-    assert _best_guess(Identification(), alone, 0.1, Rng.root(0)) == (0.1, 0.1)
-    assert _best_guess(Identification(), alone, None, Rng.root(0)) is None
-    assert _best_guess(Mse(), alone, 0.1, Rng.root(0)) is None  # an error has no range
+    assert _best_guess(Identification(), alone, 0.1, Rng.root(0), share=False) == (0.1, 0.1)
+    assert _best_guess(Identification(), alone, None, Rng.root(0), share=False) is None
+    assert _best_guess(Mse(), alone, 0.1, Rng.root(0), share=False) is None  # an error has no range
 
 
 def test_who_came_out_in_one_federation_of_four_is_in_the_exchanges_interval_from_there():
