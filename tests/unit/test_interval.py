@@ -321,3 +321,8 @@ def test_an_interval_with_the_unseen_holds_where_some_come_out_whole(n, share, m
 def test_of_a_metric_without_an_end_nothing_is_known_of_the_unseen():
     seen = Interval(value=1.0, low=0.0, high=2.0, n=4, level=0.95)
     assert with_unseen(seen, [0.5, 1.0, 1.0, 1.5], most=math.inf) is seen
+
+
+def test_an_interval_with_unseen_ends_where_scores_end():
+    seen = Interval(value=0.75, low=0.59, high=0.91, n=4, level=0.95)
+    assert with_unseen(seen, [0.7, 0.75, 0.75, 0.8], most=1.0).high == 1.0

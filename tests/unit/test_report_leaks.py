@@ -183,6 +183,13 @@ def test_what_left_least_is_to_be_strengthened():
     assert leak.advice == "Next, try a stronger noise 1: it let least through."
 
 
+def test_no_setting_lets_least_through_that_stands_alone_or_ties():
+    (leak,) = first(finding(), finding(NOISE, gain=0.3))
+    assert leak.advice == "Next, try a stronger noise 0.1."
+    (leak,) = first(finding(), finding(NOISE, gain=0.1), finding(MORE, gain=0.1))
+    assert leak.advice == "Next, try a stronger noise 0.1."
+
+
 def test_a_leak_under_a_defence_is_advised_on_that_defence():
     """Without a defence the attack was too weak to count: the card is about noise, and so is its advice."""
     rows = (finding(verdict="no power", control=specimen.WEAK), finding(NOISE, gain=0.3))

@@ -250,7 +250,7 @@ class Identification(Hits):
     wording = Wording(
         label="identification",
         headline="{} rebuilt well enough to be recognised",
-        sentence="rebuilt recognisable images: for {} the right original was picked from among look-alikes",
+        sentence="rebuilt recognisable examples: for {} the right original was picked from among look-alikes",
         explanation="How often the right original is found among many look-alikes from the rebuilt image "
         "alone: higher is worse; guessing finds 1 in as many as there are candidates.",
         display="rate",

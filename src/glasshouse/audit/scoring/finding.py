@@ -381,9 +381,11 @@ def _searches(measurement: Measurement, runs: Sequence[Run]) -> tuple[Search, ..
 
 def _about(scored: ScoredMetric, runs: Sequence[Run]) -> str:
     rounds = sorted({r for run in runs for o in run.outcomes for c in o.claims for r in c.about.rounds})
-    images = sum(len(v) for v in scored.values)
+    count = sum(len(v) for v in scored.values)
     what = f"round {rounds[0]}" if len(rounds) == 1 else f"{len(rounds)} rounds"
-    return f"{what}, {images} images" if images > len(scored.values) else what
+    terms = runs[0].ground.terms
+    nouns = "examples" if terms is None else terms.architecture.inputs.nouns
+    return f"{what}, {count} {nouns}" if count > len(scored.values) else what
 
 
 def bound_of(

@@ -208,7 +208,8 @@ def with_unseen(interval: Interval, values: ArrayLike, *, most: float, upper: bo
     rest, count = x[~whole], int(whole.sum())
     share = beta_quantile((1 + interval.level) / 2, count + 1, len(x) - count)
     if count == 0:
-        return replace(interval, high=interval.high + share * max(0.0, most - float(x.max())))
+        end = interval.high + share * max(0.0, most - float(x.max()))
+        return replace(interval, high=max(min(end, most), interval.value))
     # Those that came out spread the values so far that this spread says little of the others.
     reach = 0.0
     if len(rest) > 1:

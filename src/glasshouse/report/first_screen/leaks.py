@@ -116,6 +116,7 @@ class Setting:
         defenses: their descriptions.
         state: of the leak in this setting.
         left: remaining gain of the leak's attack.
+        left_in_all: gains of all that measured this kind of data there, added up: where the former ties.
         utility: None if it was not measured.
         others: other kinds of private data that still come out in this setting.
     """
@@ -125,6 +126,7 @@ class Setting:
     state: Verdict
     left: float
     utility: UtilityReading | None
+    left_in_all: float = 0.0
     others: tuple[str, ...] = ()
 
     @property
@@ -291,6 +293,7 @@ def _settings(r: Reading, readings: Readings, out: Set[int]) -> Iterator[Setting
             defenses=in_cell[0].finding.defenses,
             state=_state(in_cell, out, powered=any(one.verdict != "no power" for one in same)),
             left=max((one.gain for one in same), default=float("inf")),
+            left_in_all=sum(one.finding.gain for one in in_cell),
             utility=_utility(readings, cell),
             others=tuple(ALSO[k] for k in SEVERITIES if k in kinds),
         )
@@ -326,10 +329,14 @@ def _remedy(
             also = words.join_words(best.others)
             return outcome, f"Next, strengthen {best.name}: {also} still came out there."
         return f"{outcome} {MEANWHILE}", f"Next, test {best.name} on more examples."
-    nearest = min(settings, key=lambda s: s.left)
-    if r.finding.defenses and r.finding.gain <= nearest.left:
+    nearest = min(settings, key=lambda s: (s.left, s.left_in_all))
+    if r.finding.defenses and r.finding.gain < nearest.left:
         return outcome, f"Next, try a stronger {r.protection}: the others let more through."
-    return outcome, f"Next, try a stronger {nearest.name}: it let least through."
+    # It lets least through only where there are others, and all of them let more.
+    others = [s.left for s in settings if s is not nearest]
+    others += [r.finding.gain] if r.finding.defenses else []
+    is_least = bool(others) and min(others) > nearest.left
+    return outcome, f"Next, try a stronger {nearest.name}{': it let least through' if is_least else ''}."
 
 
 def _closed(

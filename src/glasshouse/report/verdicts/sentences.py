@@ -313,7 +313,7 @@ def _unseen(finding: Finding) -> str:
     """Why an interval reaches so far where others may leak more; empty: it does not."""
     if finding.gain_high <= finding.gain_end:
         return ""
-    return "The end of the interval that leaks allows for victims who leak more than any of these."
+    return "The interval reaches beyond what these victims show: others may leak more than any of them."
 
 
 def _draws(r: Reading) -> str:
