@@ -85,7 +85,11 @@ def check_value(subject: str, name: str, value: Any, hint: Any, *, fix: str = "c
             return
         hint = next(one for one in get_args(hint) if one is not NoneType)
     for needs, holds in _conditions(hint):
-        if not holds(value):
+        try:
+            held = holds(value)
+        except TypeError:  # a text, or nothing: no number at all
+            held = False
+        if not held:
             own = next((one.words for one in get_args(hint) if isinstance(one, Fix)), fix)
             raise BadValue(subject, needs=f"{name} {needs}", got=f"{name} = {value!r}", fix=own)
 

@@ -17,6 +17,7 @@ from glasshouse.errors import BadValue
 from glasshouse.evidence.register import default_path
 from glasshouse.executors.local import HERE
 from glasshouse.limits import Fix, Natural, check_value
+from glasshouse.outside.files import path_of
 from glasshouse.process import as_torch_starts, prepare_process
 from glasshouse.report.html import write_html
 from glasshouse.scenario.axes import cells
@@ -124,7 +125,7 @@ def run_folder(
             got="an empty text",
             fix="name a folder, '.' for this one, or leave it out",
         )
-    return Path(out)
+    return path_of(out, "run directory (out)")
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import Any, final
 from glasshouse.audit.defenses.check import SERVER_NOISE, check_defenses
 from glasshouse.audit.defenses.declared import FAULTS, Judged
 from glasshouse.errors import BadFile, BadValue
+from glasshouse.outside.files import path_of
 from glasshouse.registry import create, load
 from glasshouse.scenario.load import read_resolved
 from glasshouse.scenario.overrides import PathError, split_assignment
@@ -70,7 +71,7 @@ def defenses(
         BadValue: a declaration that cannot be parsed, or has invalid settings.
         Inapplicable: the clients send logits.
     """
-    folder = Path(run)
+    folder = path_of(run, "run")
     groups = [folder, *sorted((folder / "cells").glob("*"))]
     groups = [group for group in groups if (group / "transcript").is_dir()]
     if not groups:

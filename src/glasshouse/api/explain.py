@@ -125,7 +125,7 @@ def explain(
         >>> explain(seen, examples=(images, labels))[0].words
         'label smoothing of 0.1'
     """
-    _check(seen, examples, iterations)
+    _check(seen, examples, iterations, seed)
     if examples is not None:
         examples = (examples[0], examples[1].long())
     found, modes = [], _modes(seen)
@@ -151,7 +151,7 @@ def explain(
     return tuple(replace(one, likely=one.error <= limit) for one in ranked)
 
 
-def _check(seen: Any, examples: Any, iterations: int) -> None:
+def _check(seen: Any, examples: Any, iterations: Any, seed: Any) -> None:
     """Refuse what no way of training can be tried on.
 
     Raises:
@@ -161,6 +161,10 @@ def _check(seen: Any, examples: Any, iterations: int) -> None:
     if not isinstance(seen, View):
         got = f"an object of type {type(seen).__name__}"
         raise BadValue(subject, needs="a view", got=got, fix="make it by gh.view(model, update, ...)")
+    for name, value in {"iterations": iterations, "seed": seed}.items():
+        if type(value) is not int:
+            got = f"{value!r} of type {type(value).__name__}"
+            raise BadValue(subject, needs=f"{name} as an int", got=got, fix="round it")
     check_value(subject, "iterations", iterations, Count)
     agreed = seen.terms.architecture
     if not agreed.task.one_label:

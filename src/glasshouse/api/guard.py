@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from glasshouse.api import AGREED
 from glasshouse.data.sources import load as load_data
-from glasshouse.errors import BadFile, BadValue
+from glasshouse.errors import BadFile, BadValue, in_a_line
 from glasshouse.guard.fit import Fit
 from glasshouse.guard.forms import is_statistic, without_prefix
 from glasshouse.guard.inspect import Seen, inspect
@@ -104,6 +104,7 @@ def guard(
         >>> len(guard([torch.ones(8, 16), torch.zeros(8)]).findings)
         3
     """
+    data = None if data is None else _pair(data)
     for network in (model, agreed, reference):
         if isinstance(network, nn.Module):
             check_handed_over(network)
@@ -135,6 +136,21 @@ def guard(
             raise
         subject = f"file '{model}', {error.subject}"
         raise BadFile(subject, needs=error.needs, got=error.got, fix=error.fix) from error
+
+
+def _pair(data: Any) -> tuple[Tensor, Tensor]:
+    """Own examples and their targets as tensors.
+
+    Raises:
+        BadValue: no pair, or no numbers.
+    """
+    try:
+        inputs, labels = map(tensor_of, data)
+    except (TypeError, ValueError, RuntimeError) as error:
+        got = in_a_line(error)
+        fix = "data=(examples, classes), both as tensors or arrays"
+        raise BadValue("guard with data", needs="a pair", got=got, fix=fix) from error
+    return inputs, labels if labels.is_floating_point() or labels.dtype is torch.bool else labels.long()
 
 
 def named_source(name: str) -> str:

@@ -4,6 +4,7 @@ from html import escape
 from pathlib import Path
 from typing import final
 
+from glasshouse.outside.files import path_of
 from glasshouse.outside.screen import Screen
 from glasshouse.report.export import write_export
 from glasshouse.report.html import render, write_html
@@ -117,6 +118,7 @@ def load(folder: Path | str) -> Run:
 
     Raises:
         BadFile: it contains no readable ``result.json``.
+        BadValue: no path.
     """
-    place = Path(folder)
+    place = path_of(folder, "run")
     return Run(place, read_result(place / "result.json"))

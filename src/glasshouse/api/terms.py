@@ -14,6 +14,7 @@ from glasshouse.audit.preflight.inspect import refusal_in
 from glasshouse.audit.preflight.outlook import look
 from glasshouse.audit.simulation.record import TermsCheck
 from glasshouse.errors import GlasshouseError
+from glasshouse.outside.files import path_of
 from glasshouse.scenario.axes import cells
 from glasshouse.scenario.table import Plugin
 from glasshouse.transcript.files import read_transcript
@@ -84,7 +85,7 @@ def terms(captured: Path | str, *, sets: Sequence[str] = ()) -> CapturedTerms:
         BadFile: no capture.
         BadValue: a key that was observed or does not exist, or a value out of range.
     """
-    folder = Path(captured).expanduser()
+    folder = path_of(captured, "capture").expanduser()
     require_capture(folder)
     if sets:
         correct(folder, sets)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from glasshouse.errors import BadFile
+from glasshouse.errors import BadFile, BadValue
 from glasshouse.outside import limits
 from glasshouse.outside.text import visible
 
@@ -268,3 +268,15 @@ def _why(path: Path, error: OSError | ValueError | None) -> str:
     if isinstance(error, IsADirectoryError) or path.is_dir():
         return "a folder"
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def path_of(value: object, subject: str) -> Path:
+    """A path that was handed over.
+
+    Raises:
+        BadValue: something else, such as nothing.
+    """
+    if isinstance(value, str | os.PathLike):
+        return Path(value)
+    got = f"an object of type {type(value).__name__}"
+    raise BadValue(subject, needs="the path of a folder", got=got, fix="give it as text or pathlib.Path")
