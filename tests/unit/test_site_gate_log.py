@@ -331,6 +331,7 @@ def test_apps_that_reach_the_server_are_seen(tmp_path, key, server):
 def test_a_dead_server_is_no_rule(tmp_path, key):
     seen = egress(tmp_path, ["env"], 1)
     assert (seen.state, seen.grade) == ("untested", "B")
+    assert seen.fix.startswith("start the server at")
 
 
 def test_without_a_probe_nothing_is_known(tmp_path, key, server):

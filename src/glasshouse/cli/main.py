@@ -63,7 +63,8 @@ def _run(command_line: list[str]) -> int:
         application(command_line)(args=command_line)
     except SystemExit as end:  # every command ends so
         if end.code == INTERRUPTED:
-            say(MESSAGE, error=True)
+            # A gate, a report or a check has nothing that could go on.
+            say(MESSAGE if command_line[:1] == ["audit"] else "interrupted", error=True)
         raise
     except GlasshouseError as error:
         parts = {"subject": error.subject, "needs": error.needs, "got": error.got, "fix": error.fix}

@@ -37,11 +37,13 @@ class Egress:
         state: ``closed``: apps cannot reach the server; ``open``: they can; ``untested``.
         sentence: why.
         faults: what apps can do to the gate itself.
+        fix: what to do about what was not tested; empty: set the rule.
     """
 
     state: Literal["closed", "open", "untested"]
     sentence: str
     faults: tuple[str, ...] = ()
+    fix: str = ""
 
     @property
     def grade(self) -> Literal["A", "B"]:
@@ -70,9 +72,11 @@ def check_egress(policy: Policy, server: Address, gate: Address) -> Egress:
     with _listening(gate):
         control, tried = _run((), arguments), _run(policy.egress.probe, arguments)
     if control is None or not control["connects"]:
-        return Egress(state="untested", sentence="the gate itself did not reach the server")
+        fix = f"start the server at {server[0]}:{server[1]}, or name another --to"
+        return Egress(state="untested", sentence="the gate itself did not reach the server", fix=fix)
     if tried is None:
-        return Egress(state="untested", sentence="the probe did not run as apps run")
+        fix = "correct [egress] probe, the command under which apps run"
+        return Egress(state="untested", sentence="the probe did not run as apps run", fix=fix)
     faults = [sentence for fact, sentence in FAULTS.items() if tried[fact]]
     if tried["connects"]:
         return Egress(state="open", sentence="apps can reach the server past the gate", faults=tuple(faults))

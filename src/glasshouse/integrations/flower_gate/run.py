@@ -63,7 +63,7 @@ def serve(ends: FlowerGate, policy: Policy, *, observe: bool) -> None:
                 "the gate",
                 needs="a rule of the network that lets only the gate talk to the server",
                 got="; ".join([egress.sentence, *egress.faults]),
-                fix="set the rule (docs/gate.md), or [egress] required = false and grade B",
+                fix=egress.fix or "set the rule (docs/gate.md), or [egress] required = false and grade B",
             )
         # From here on messages are judged.
         verify = False if ends.insecure else _authorities(ends.root_certificates)
