@@ -34,8 +34,6 @@ from glasshouse.guard.pursuit.inspect import HonestRanges, inspect_in_modes
 from glasshouse.guard.watch import watch
 
 DATA = Path("../shared/data")
-MANY_BINS = 128
-"""Of gated columns: as many as leave most examples of a batch alone in one."""
 
 
 def main() -> None:
@@ -135,27 +133,30 @@ def judge_columns(options: argparse.Namespace, known: set[str]) -> Iterator[dict
     for seed in range(*options.seeds):
         dealt = kinds.pictures(*cifar("test"), seed)
         own = Own(inputs=dealt.own[0], targets=dealt.own[1])
-        for bins in (columns.BINS, MANY_BINS):
-            crafted = columns.gated(dealt.known, seed, bins=bins)
-            models = {"gated": crafted, "twin": initialise_again(crafted, seed=100 + seed)[0]}
-            keys = {what: f"{what}, {bins} bins, seed {seed}" for what in models}
+        memory = Memory(others=(own.inputs[:128], own.targets[:128]))
+        for form, how in columns.FORMS.items():
+            crafted = columns.gated(dealt.known, seed, how)
+            models = {"crafted": crafted, "twin": initialise_again(crafted, seed=100 + seed)[0]}
+            keys = {what: f"{form}, {what}, seed {seed}" for what in models}
             if known >= set(keys.values()):
                 continue
             honest = HonestRanges.of(crafted, own)
             for what, model in models.items():
-                update = kinds.gradient(model, *dealt.batch)
-                clear = columns.read(update["head.weight"], dealt.batch[0]).nonzero()[:, 0].tolist()
-                named = preflight(update, model, *dealt.batch, kind="gradient").standing("features")
+                assert isinstance(model, columns.Gated)
+                update = columns.update_of(model, dealt.batch)
+                clear = set(columns.read(model, update, dealt.batch[0]).nonzero()[:, 0].tolist())
                 judged = inspect_in_modes(model, own, honest=honest)
-                closed = mitigate(update, model, dealt.batch, kind="gradient").update
-                left = None if closed is None else columns.read(closed["head.weight"], dealt.batch[0])
+                mitigated = mitigate(update, model, dealt.batch, kind="gradient", memory=memory)
+                named, closed = set(mitigated.before.standing("features")), mitigated.update
+                left = None if closed is None else columns.read(model, closed, dealt.batch[0])
                 yield {
                     "name": keys[what],
                     "read_30": len(clear),
                     "verdict": judged.verdict,
                     "findings": judged.findings,
                     "named": len(named),
-                    "named_of_read": len(set(named) & set(clear)),
+                    "named_of_read": len(named & clear),
+                    "could_not_look": mitigated.before.hidden,
                     "left_30": None if left is None else int(left.sum()),
                 }
 

@@ -72,8 +72,8 @@ class Preflight:
         unseen: trainable tensors that were not checked, as they could not be differentiated, or as each row
             has inputs of its own (convolutions in groups).
         seen: share of the update's numbers that was looked at.
-        hidden: those of ``unseen`` whose rows isolate examples once later units complete their read-outs:
-            which examples cannot be told, and no remedy is believed.
+        hidden: those of ``unseen`` whose rows isolate examples once later units complete their read-outs, or
+            columns are chosen with them: which examples cannot be told, and no remedy is believed.
         sentences: the result for a model of sentences; None for other models.
     """
 
@@ -128,7 +128,8 @@ def preflight(
     """Look for a client's examples in the update that it is about to send.
 
     Args:
-        update: by parameter name, after all defences: a gradient, or the change of the parameters.
+        update: by parameter name, after all defences: a gradient, or the change of the parameters, and of
+            running statistics if they are sent.
         model: as received, in the mode in which it is trained; not modified.
         inputs: all examples that the update was computed from, (B, ...), as they enter the model; for a model
             of sentences their tokens, (B, L).

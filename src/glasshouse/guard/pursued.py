@@ -18,15 +18,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glasshouse.guard.layers.standing import BESIDE, CLEAR, RECOGNISED, Leak
-from glasshouse.guard.own_columns import find_columns
+from glasshouse.guard.own_columns import find_columns, find_crossed
 from glasshouse.guard.pursuit.crowds import search_completed, search_crowds
 from glasshouse.guard.pursuit.examples import Own
 from glasshouse.guard.pursuit.found import passed_later
 from glasshouse.guard.pursuit.groups import Group, ago, groups_of, is_past
 from glasshouse.guard.pursuit.judge import dominance, rounding
 from glasshouse.guard.pursuit.limits import FEWEST, JUDGED, REMEMBERED, SEARCHED, VISIBLE
-from glasshouse.guard.pursuit.pulls import Pulls, Side, pulls_of
-from glasshouse.guard.pursuit.rows import Rows, as_rows
+from glasshouse.guard.pursuit.pulls import Pulls, pulls_of
+from glasshouse.guard.pursuit.rows import FIRST, Rows, Side, as_rows
 from glasshouse.guard.pursuit.search import ReadOuts, search
 
 __all__ = ["Memory", "Pursued", "pursue"]
@@ -116,12 +116,15 @@ class Pursued:
 
     @cached_property
     def _completed(self) -> tuple[str, ...]:
-        """Tensors whose read-outs are completed by what later units pass back: by pairs of their own rows.
+        """Tensors whose read-outs are completed by what later units pass back, or cross rows and columns.
 
-        Which pairs a server adds up cannot be told from so few examples, so that nothing is read off. Looked
-        for only where at least ``SEARCHED`` examples are at hand.
+        Which pairs of rows a server adds up, or which columns of which rows it reads, cannot be told from so
+        few examples, so that nothing is read off. Pairs are looked for only where at least ``SEARCHED``
+        examples are at hand.
         """
         groups, found = list(groups_of(self.pulls.sides)), dict[str, None]()
+        inner = [group for group in groups if self._reads_features(group.sides[0])]
+        found |= dict.fromkeys(find_crossed(inner, self.count, list(self._turns())))
         for group in groups:
             if (passed := passed_later(groups, group)) is None:
                 continue
@@ -204,6 +207,8 @@ class Pursued:
             sides += [replace(side, name=f"{side.name}{ago(rounds)}") for side in before.sides]
         leaks: dict[tuple[int, str, Rows], Leak] = {}
         sides = [side for side in sides if side.axes == (1,) or side.name not in self.tables]
+        # What a statistic was before the round is in its change, so that no row of it is what examples add.
+        sides = [side for side in sides if side.name not in self.pulls.statistics]
         sides += self._behind(sent)
         for group in groups_of(side for side in sides if side.name in sent):
             for leak in self._in_group(_without_empty_rows(group, sent), sent, missing):
@@ -211,10 +216,12 @@ class Pursued:
                 known = leaks.get(key, leak)
                 rows = tuple(sorted({*known.rows, *leak.rows}))
                 leaks[key] = replace(min(known, leak, key=lambda one: one.missing), rows=rows)
-        alone = find_columns(
-            (side for side in self.pulls.sides if self._reads_features(side)), sent, self.count
-        )
-        return [*leaks.values(), *alone]
+        found = list(leaks.values())
+        for side in self.pulls.sides:
+            if side.name in sent and side.axes in (FIRST, ()) and self._reads_features(side):
+                is_known = side.name not in self.pulls.statistics
+                found += find_columns(side, sent[side.name], self.count, self._turns(), is_known=is_known)
+        return found
 
     def _reads_features(self, side: Side) -> bool:
         """Whether a tensor reads something else than the examples as they are, or their words."""

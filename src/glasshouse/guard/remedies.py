@@ -215,6 +215,8 @@ REMEDIES: Final[Mapping[str, Remedy]] = {
 
 
 def distance(update: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
-    """Norm of the difference, relative to the norm of ``update``."""
-    difference = {name: other[name].double() - t.double() for name, t in update.items()}
+    """Norm of the difference, relative to the norm of ``update``; what ``other`` lacks stays as it was."""
+    difference = {
+        name: other[name].double() - t.double() if name in other else t for name, t in update.items()
+    }
     return norm(difference) / max(norm(update), torch.finfo(torch.double).tiny)

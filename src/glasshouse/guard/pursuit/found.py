@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, NamedTuple, final
 
 import torch
@@ -11,8 +10,9 @@ from torch import Tensor
 from glasshouse.guard.pursuit.crowds import search_completed, search_crowds, search_halves
 from glasshouse.guard.pursuit.examples import Own
 from glasshouse.guard.pursuit.groups import Group, ratio
-from glasshouse.guard.pursuit.judge import columns_of, focus_of, judge
+from glasshouse.guard.pursuit.judge import Responses, filled_by, focus_of, judge
 from glasshouse.guard.pursuit.limits import JUDGED, OWN_COLUMNS, SEARCHED, SHARED
+from glasshouse.guard.pursuit.pulls import reads_examples
 from glasshouse.guard.pursuit.search import ReadOuts, search
 
 Search = Callable[[Tensor, Tensor | None], ReadOuts]
@@ -32,12 +32,17 @@ class Given:
         excess_visible: the same at 18 dB.
         crowds: what combinations of many rows add at 30 dB; honest ones add more by them than by few rows.
         crowds_visible: the same at 18 dB.
-        columns_8: of which each alone fills 8 columns or more, at 30 dB.
+        columns_8: of which each alone fills 8 columns or more, or what combinations of them leave, at 30 dB.
         columns_32: the same of 32 columns.
         columns_128: the same of 128 columns.
         columns_8_visible: as ``columns_8``, at 18 dB.
         columns_32_visible: as ``columns_32``, at 18 dB.
         columns_128_visible: as ``columns_128``, at 18 dB.
+        cells_32: of which each alone fills 32 columns or more of some row or combination of rows, at 30 dB; 8
+            are filled by chance where few units fire and few features are there.
+        cells_128: the same of 128 columns.
+        cells_32_visible: as ``cells_32``, at 18 dB.
+        cells_128_visible: as ``cells_128``, at 18 dB.
         focus: mean over the group's rows of the largest dominance of one example: how rarely rows fire.
     """
 
@@ -53,14 +58,22 @@ class Given:
     columns_8_visible: float
     columns_32_visible: float
     columns_128_visible: float
+    cells_32: float
+    cells_128: float
+    cells_32_visible: float
+    cells_128_visible: float
     focus: float
 
 
 OF_ROUNDS: Final = (search, search_halves)
 """What looks for read-outs of two rounds."""
-COLUMNS: Final = tuple(f"columns_{n}{ending}" for ending in ("", "_visible") for n in OWN_COLUMNS)
+_ENDINGS: Final = ("", "_visible")
+CELLS: Final = tuple(f"cells_{n}{ending}" for ending in _ENDINGS for n in OWN_COLUMNS[1:])
+"""How many columns of some row are filled by one example."""
+COLUMNS: Final = (*(f"columns_{n}{ending}" for ending in _ENDINGS for n in OWN_COLUMNS), *CELLS)
+"""How many columns are filled by one example, in all rows or in some."""
 SINGLE: Final = ("rows", "rows_visible", *COLUMNS)
-"""Measures of single rows and columns, for which nothing is searched: judged on all examples."""
+"""Measures that rise in honest models that are trained for long: single rows isolate more of them."""
 MEASURES: Final = (*SINGLE, "excess", "excess_visible", "crowds", "crowds_visible")
 """Measures of which each has a limit; ``focus`` decides which limits hold."""
 PARTS: Final = (*MEASURES, "focus")
@@ -118,20 +131,21 @@ def look(
         sized = judge(group.sizes, single, batch=whole)
         few, many = [_NOTHING], [_NOTHING]
         # Read-outs of few rows and of many have limits of their own, so they are kept apart.
+        combined: list[ReadOuts] = []
         for find in searches:
             crowded = find in (search_crowds, search_halves)
-            part = partial(_of_half, find, group.pulls, group.fires)
-            added = _judged(group.pulls, single, swapped if crowded else pairs, batch, part)
-            (many if crowded else few).append(added)
+            halves = swapped if crowded else pairs
+            more = [_of_half(find, group.pulls, group.fires, here) for here, _ in halves]
+            (many if crowded else few).append(_judged(group.pulls, single, halves, batch, more))
+            combined = combined or more
         # Later layers pass back which side of a hyperplane an example lies on: half of a read-out may stand
         # there.
         if search_crowds in searches and (passed := passed_later(groups, group)) is not None:
             pulls = torch.cat([group.pulls, passed], 1)
-            part = partial(_of_half, search_completed, group.pulls, passed, group.fires)
-            many.append(_judged(pulls, single, swapped, batch, part))
+            more = [_of_half(search_completed, group.pulls, passed, group.fires, here) for here, _ in swapped]
+            many.append(_judged(pulls, single, swapped, batch, more))
         # Columns of two rounds are those of each.
-        sides = group.sides if search_crowds in searches else ()
-        filled = [columns_of(t, batch=whole) for side in sides if (t := side.filled) is not None]
+        filled = _filled(group, own, combined, pairs, batch) if search_crowds in searches else {}
         given = Given(
             rows=sized.clear,
             rows_visible=sized.visible,
@@ -139,7 +153,7 @@ def look(
             excess_visible=max(one.visible for one in few),
             crowds=max(one.clear for one in many),
             crowds_visible=max(one.visible for one in many),
-            **{m: max((one[m] for one in filled), default=0.0) for m in COLUMNS},
+            **{m: filled.get(m, 0.0) for m in COLUMNS},
             focus=focus_of(group.sizes, batch=whole),
         )
         best = max([*few, *many], key=lambda one: (one.hits, one.rows))
@@ -169,12 +183,11 @@ def _judged(
     single: ReadOuts,
     pairs: Sequence[tuple[slice, slice]],
     batch: int,
-    find: Callable[[slice], ReadOuts],
+    found: Sequence[ReadOuts],
 ) -> _Added:
-    """What the read-outs that ``find`` finds on one part of the examples add on the other, over all pairs."""
+    """What the read-outs found on one part of the examples add on the other, over all pairs."""
     clear, visible, best = 0.0, 0.0, (0.0, 0)
-    for here, there in pairs:
-        more = find(here)
+    for (_, there), more in zip(pairs, found, strict=True):
         if not len(more.rows):
             continue
         both = single + more
@@ -183,6 +196,28 @@ def _judged(
         visible += (joint.visible - joint.visible_alone) / len(pairs)
         best = max(best, (joint.hits, int((both.weights[joint.best] != 0).sum())))
     return _Added(clear, visible, *best)
+
+
+def _filled(
+    group: Group, own: Own, found: Sequence[ReadOuts], pairs: Sequence[tuple[slice, slice]], batch: int
+) -> dict[str, float]:
+    """How many columns examples fill alone, over all pairs; nothing where columns are the examples' own."""
+    read = group.sides[0].directions
+    if read is None or reads_examples(own, read):
+        return {}
+    every: list[dict[str, float]] = []
+    for (here, there), combined in zip(pairs, found, strict=True):
+        columns = Responses.of(read[there], search(read[here]))
+        # In all rows of a tensor at once, and where rows and columns meet.
+        rows = [("columns", Responses.of_all(side.sizes[there])) for side in group.sides]
+        rows.append(("cells", Responses.of(group.pulls[there], combined)))
+        most: dict[str, float] = {}
+        for what, one in rows:
+            shares = filled_by(one, columns, batch=min(batch, len(read[there])))
+            for ending, share in shares.items():
+                most[f"{what}_{ending}"] = max(share, most.get(f"{what}_{ending}", 0.0))
+        every.append(most)
+    return {m: sum(one[m] for one in every) / len(every) for m in COLUMNS}
 
 
 def passed_later(groups: Sequence[Group], group: Group) -> Tensor | None:

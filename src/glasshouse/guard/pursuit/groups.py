@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from glasshouse.guard.pursuit.limits import OWN_COLUMNS
-from glasshouse.guard.pursuit.pulls import Pulls, Side
+from glasshouse.guard.pursuit.pulls import Pulls
+from glasshouse.guard.pursuit.rows import Side
 
 _SAME: Final = 1e-3
 _NARROW: Final = 4  # columns below which directions say nothing

@@ -13,7 +13,18 @@ from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
 from glasshouse.guard.pursuit.examples import Own, train_loss
-from glasshouse.guard.pursuit.found import BATCH, OF_ROUNDS, PARTS, SINGLE, Found, Given, look, turns, used
+from glasshouse.guard.pursuit.found import (
+    BATCH,
+    CELLS,
+    COLUMNS,
+    OF_ROUNDS,
+    PARTS,
+    Found,
+    Given,
+    look,
+    turns,
+    used,
+)
 from glasshouse.guard.pursuit.fresh import RECIPES, draw_buffers, initialise_again, kept_buffers, train
 from glasshouse.guard.pursuit.groups import groups_of, stacked
 from glasshouse.guard.pursuit.limits import (
@@ -97,6 +108,7 @@ class Ranges:
         )
 
 
+_COMBINED: Final = ("excess", "excess_visible", "crowds", "crowds_visible")
 _NOTHING: Final = Given(**dict.fromkeys(PARTS, 0.0))
 
 
@@ -244,12 +256,13 @@ def _range_of(
         chance: share of further models that may exceed a limit.
     """
     many = MANY / min(batch, MANY)  # in smaller batches: as many examples
-    whole = MANY / min(2 * batch, MANY)  # single rows and columns are judged on both halves
+    whole = MANY / min(2 * batch, MANY)  # single rows are judged on both halves
     most = {m: max(getattr(one, m) for one in every) for m in PARTS}
     margins = {
-        **dict.fromkeys(SINGLE, MARGIN * whole),
-        **dict.fromkeys(("excess", "crowds"), MARGIN * many),
-        **dict.fromkeys(("excess_visible", "crowds_visible"), MARGIN_VISIBLE * many),
+        **dict.fromkeys(("rows", "rows_visible"), MARGIN * whole),
+        **{m: (MARGIN_VISIBLE if m.endswith("visible") else MARGIN) * many for m in (*COLUMNS, *_COMBINED)},
+        # The emptier an honest model's features become in training, the more cells have a single example.
+        **dict.fromkeys(CELLS, MARGIN_VISIBLE * many),
         "focus": MARGIN,
     }
     focused = {m: most[m] + margins[m] for m in PARTS}

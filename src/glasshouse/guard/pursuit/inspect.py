@@ -10,7 +10,7 @@ from torch import nn
 
 from glasshouse.errors import BadValue
 from glasshouse.guard.pursuit.examples import Own, check_fit
-from glasshouse.guard.pursuit.found import MEASURES, OF_ROUNDS, SINGLE, Found, Given, look, used
+from glasshouse.guard.pursuit.found import COLUMNS, MEASURES, OF_ROUNDS, SINGLE, Found, Given, look, used
 from glasshouse.guard.pursuit.groups import groups_of, stacked
 from glasshouse.guard.pursuit.honest import (
     DRAWN,
@@ -268,7 +268,7 @@ def _sentence(found: Found, honest: Range, own: Own) -> str:
     limits = honest.limits_of(found.given)
     # Told by the measure that exceeds its limit by most.
     measure = max(MEASURES, key=lambda m: getattr(found.given, m) - getattr(limits, m))
-    batch = min(64, len(own) if measure in SINGLE else len(own) // 2)
+    batch = min(64, len(own) if measure.startswith("rows") else len(own) // 2)
     seen, usual = (round(batch * getattr(one, measure)) for one in (found.given, honest.most))
     where = " and ".join(found.names[:2]) + (
         f" and {len(found.names) - 2} more" if len(found.names) > 2 else ""
@@ -279,11 +279,12 @@ def _sentence(found: Found, honest: Range, own: Own) -> str:
             f"single rows of {where} would give away {seen} of {batch} of your examples, each alone{blurred} "
             f"(honest models: up to {usual})"
         )
-    if measure.startswith("columns"):
-        count = measure.split("_")[1]
+    if measure in COLUMNS:
+        what, count = measure.split("_")[:2]
+        rows = ", in some row or combination of rows" * (what == "cells")
         return (
             f"{seen} of {batch} of your examples would each fill {count} columns or more of {where} alone"
-            f"{blurred} (honest models: up to {usual})"
+            f"{rows}{blurred} (honest models: up to {usual})"
         )
     direction = f"one direction of {found.rows} rows alone does in {found.hits:.0%} of the batches; " * (
         found.hits > 0.05

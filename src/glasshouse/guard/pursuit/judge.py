@@ -3,6 +3,7 @@
 Shape letters: N examples, R rows, C read-outs, B examples of a batch.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -13,7 +14,9 @@ from glasshouse.guard.pursuit.limits import CLEAR, DRAWS, OWN_COLUMNS, ROUNDING,
 from glasshouse.guard.pursuit.search import ReadOuts
 
 _TINY: Final = 1e-300
+_TINIER: Final = 1e-37  # in single precision
 _NUMBERS: Final = 2**18  # of responses in one pass
+_CELLS: Final = 2**21  # of a tensor in one pass
 _NEARLY: Final = 1 - 1e-9  # sums are added in another order
 
 
@@ -90,32 +93,123 @@ def judge(pulls: Tensor, read_outs: ReadOuts, *, batch: int) -> Isolated:
     )
 
 
-def columns_of(filled: Tensor, *, batch: int) -> dict[str, float]:
-    """Share of the examples of a batch that alone fill so many columns, for each of ``OWN_COLUMNS``.
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Responses:
+    """What read-outs along one side of a tensor get of N examples, each scaled to a largest number of 1.
 
-    A layer's inputs may be gated, by frozen weights or anything else before it, so that few examples enter
-    through one column; its gradient there is those examples', whatever its rows are.
+    Attributes:
+        energy: squared responses, (N, C).
+        parts: energy of what each read-out adds up, as rounding of the sums grows with it, (N, C).
+        first: the row, or column, from which each read-out subtracts others, (C,).
+    """
+
+    energy: Tensor
+    parts: Tensor
+    first: Tensor
+
+    @classmethod
+    def of(cls, pulls: Tensor, read_outs: ReadOuts) -> "Responses":
+        """Of ``read_outs`` and of each of the rows, or columns, by itself, (N, R)."""
+        both, pulls = ReadOuts.single(pulls.shape[1]) + read_outs, _scaled(pulls).float()
+        energy = both.of(pulls).square()
+        squared = ReadOuts(rows=both.rows, weights=both.weights.square())
+        parts, largest = squared.of(pulls.square()), energy.amax(0).clamp_min(_TINIER)
+        return cls(energy=energy / largest, parts=parts / largest, first=both.rows[:, 0])
+
+    @classmethod
+    def of_all(cls, sizes: Tensor) -> "Responses":
+        """Of all rows together, whatever is added to each, (N, R)."""
+        energy = _scaled(sizes).square().sum(1, keepdim=True)
+        energy = (energy / energy.max().clamp_min(_TINY)).float()
+        return cls(energy=energy, parts=energy, first=torch.zeros(1, dtype=torch.long))
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Cells:
+    """Cells of a tensor of which one example of a batch has nearly all the energy.
+
+    Attributes:
+        example: its place in the batch.
+        row: number of the read-out of rows.
+        column: number of the read-out of columns.
+        is_clear: whether the example is read at 30 dB, else at 18 dB.
+    """
+
+    example: Tensor
+    row: Tensor
+    column: Tensor
+    is_clear: Tensor
+
+
+def cells_of(rows: Responses, columns: Responses, some: Tensor) -> Iterator[Cells]:
+    """Where one example of a batch is alone: read-outs of rows and columns at once, block by block.
+
+    What an example adds to a tensor is a product, of what it passes back and what it reads. Where a few
+    examples pass back to a row, and a few others enter a column, one may be alone where both meet.
 
     Args:
-        filled: by N examples in n columns, (N, n).
+        rows: C read-outs of rows.
+        columns: K read-outs of columns.
+        some: numbers of the examples of the batch, (B,).
+    """
+    passed, known = rows.energy[some].T.contiguous(), rows.parts[some].T
+    for block in torch.split(torch.arange(columns.energy.shape[1]), max(1, _CELLS // len(passed))):
+        read = columns.energy[some][:, block].T.contiguous()
+        whole = passed @ read.T + ROUNDING**2 * (known @ columns.parts[some][:, block])
+        # The sum of squared shares is 1 where one example has everything: two products of matrices tell it.
+        pure = (passed.square() @ read.square().T) / whole.square().clamp_min(_TINIER)
+        row, column = (pure > _pure(VISIBLE)).nonzero(as_tuple=True)
+        for at in torch.split(torch.arange(len(row)), 1 + _NUMBERS // len(some)):
+            here, there = row[at], column[at]
+            example = (passed[here] * read[there]).argmax(1)
+            yield Cells(
+                example=example,
+                row=here,
+                column=block[there],
+                is_clear=pure[here, there] > _pure(CLEAR),
+            )
+
+
+def _pure(share: float) -> float:
+    """The sum of squared shares if one example has this share, and another one the rest: at most that."""
+    return share**2 + (1 - share) ** 2
+
+
+def filled_by(rows: Responses, columns: Responses, *, batch: int) -> dict[str, float]:
+    """Share of the examples of a batch that alone fill so many columns of some row, by ``OWN_COLUMNS``.
+
+    A layer's inputs may be gated, by frozen weights or anything else before it, so that few examples enter
+    through one column, or through one and not through another; its gradient there is those examples',
+    and in rows that few of them reach it is one example's. One number would not do: chance fills more
+    columns of wide layers.
+
+    Args:
+        rows: read-outs of the rows, of N examples.
+        columns: read-outs of the n columns.
         batch: size of the batches.
 
     Returns:
-        At 30 dB as ``columns_8`` and so on, at 18 dB as ``columns_8_visible`` and so on.
+        At 30 dB as ``8`` and so on, at 18 dB as ``8_visible`` and so on.
     """
-    energy, batches = _scaled(filled).square(), _batches(len(filled), batch)
-    # Most columns are filled by so many examples that none ever dominates them.
-    able = energy.amax(0) > _NEARLY * VISIBLE * (_membership(batches, len(filled)) @ energy).amin(0)
-    energy, levels = energy[:, able], {"": CLEAR, "_visible": VISIBLE}
-    counts: dict[str, list[Tensor]] = {ending: [] for ending in levels}
-    for some in batches:  # one after the other: columns may be as many as a vocabulary's words
-        share = dominance(energy[some], ROUNDING**2 * energy[some].sum(0))
-        for ending, least in levels.items():
-            counts[ending].append((share > least).sum(1))
-    own = {ending: torch.cat(parts) for ending, parts in counts.items()}
+    count, height = int(columns.first.max()) + 1, rows.energy.shape[1]
+    found: dict[str, list[Tensor]] = {"": [], "_visible": []}
+    for some in _batches(len(rows.energy), batch, draws=1):
+        keys: dict[str, list[Tensor]] = {ending: [torch.zeros(0, dtype=torch.long)] for ending in found}
+        for cells in cells_of(rows, columns, some):
+            key = (cells.example * height + cells.row) * count + columns.first[cells.column]
+            keys["_visible"].append(key)
+            keys[""].append(key[cells.is_clear])
+        for ending, parts in keys.items():
+            # Several read-outs begin with one column; of an example's rows the one with most columns counts.
+            one = torch.unique(torch.cat(parts)) // count
+            place, filled = torch.unique_consecutive(one, return_counts=True)
+            most = torch.zeros(len(some), dtype=torch.long)
+            found[ending].append(most.scatter_reduce(0, place // height, filled, "amax"))
     return {
-        f"columns_{n}{ending}": float((some >= n).double().mean())
-        for ending, some in own.items()
+        f"{n}{ending}": float((torch.cat(some) >= n).double().mean())
+        for ending, some in found.items()
         for n in OWN_COLUMNS
     }
 
@@ -144,11 +238,11 @@ def _membership(batches: Tensor, count: int) -> Tensor:
     return torch.zeros(len(batches), count, dtype=torch.double).scatter(1, batches, 1.0)
 
 
-def _batches(count: int, batch: int) -> Tensor:
+def _batches(count: int, batch: int, *, draws: int = DRAWS) -> Tensor:
     """Numbers of the examples of each batch, (T, B): random divisions of ``count`` examples."""
     generator = torch.Generator().manual_seed(0)
     whole = max(1, count // batch)
     size = min(batch, count)
-    draws = DRAWS if whole > 1 or count > batch else 1
+    draws = draws if whole > 1 or count > batch else 1
     orders = [torch.randperm(count, generator=generator)[: whole * size] for _ in range(draws)]
     return torch.stack(orders).view(draws * whole, size)

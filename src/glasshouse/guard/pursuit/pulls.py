@@ -15,14 +15,15 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Final, final
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
 from glasshouse.errors import BadValue
+from glasshouse.guard.layers.statistics import moved_by
 from glasshouse.guard.layers.trace import LayerTrace, trace
 from glasshouse.guard.layers.views import uses_of
 from glasshouse.guard.pursuit.examples import Own, goals
@@ -35,77 +36,15 @@ from glasshouse.guard.pursuit.gradients import (
     project,
     with_batch_statistics,
 )
-from glasshouse.guard.pursuit.rows import FIRST, Piece, Rows, divisions
+from glasshouse.guard.pursuit.rows import Piece, Rows, Side, divisions
 from glasshouse.guard.pursuit.search import NEVER_ZERO
 
 _NUMBERS: Final = 2**24  # of per-example gradients in memory at a time
-_SKETCH: Final = 8  # numbers by which directions are compared
 _PICTURE: Final = 16  # columns of which Gram matrices say something
 _TINY: Final = torch.finfo(torch.float).tiny
 _SAME: Final = 1 - 1e-4  # cosine from which on directions are the examples' own
 _FEW: Final = 4  # examples at a time where parametrisations keep much more than their numbers
 _WHOLE: Final = 2**14  # numbers of a tensor that may be one row of many
-
-
-@final
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Side:
-    """One side of one tensor: its rows, and what the examples add to them.
-
-    Attributes:
-        name: of the tensor.
-        pulls: (N, R).
-        sizes: length of what each example adds to each row, (N, R): more than the pulls where a row is used
-            at several positions.
-        directions: unit vectors along which the examples pull, (N, n): what each reads, up to sign; None:
-            rows read inputs of their own (groups of a convolution).
-        numbers: of the rows in the tensor, (R,): rows that nobody reaches may be left out.
-        axes: of the tensor, or of a piece of it, that count rows; none: it is a single row.
-        reach: length of what each example's row reads, (N,), negative where ``directions`` are turned round;
-            None: it is read at several positions.
-        ratio: what the pulls were multiplied by, (N, 1), as the group reads the same in other coordinates.
-        mixed: names of the tensors whose rows a fixed mixture turns into these, which no tensor has.
-        fires: on which side of its hyperplane each row is, (N, R), where no pull vanishes (an activation with
-            a slope on both sides); None: pulls that vanish tell it.
-    """
-
-    name: str
-    pulls: Tensor
-    sizes: Tensor
-    directions: Tensor | None
-    numbers: Tensor
-    axes: Rows = FIRST
-    reach: Tensor | None = None
-    ratio: Tensor | None = None
-    mixed: tuple[str, ...] = ()
-    fires: Tensor | None = None
-
-    @property
-    def layer(self) -> str:
-        """The layer that the tensor is the weight of; a parameter by itself: its own name."""
-        return self.name.removesuffix("weight").removesuffix(".") or self.name
-
-    @property
-    def columns(self) -> int:
-        """n; 0: unknown."""
-        return 0 if self.directions is None else self.directions.shape[1]
-
-    @property
-    def filled(self) -> Tensor | None:
-        """How much each example adds to each column, over all rows, (N, n); None: columns are not known."""
-        if self.directions is None:
-            return None
-        # Of its own contributions: a group may have translated the pulls.
-        lengths: Tensor = torch.linalg.vector_norm(self.sizes.double(), dim=1, keepdim=True)
-        return lengths * self.directions.double()
-
-    @cached_property
-    def sketch(self) -> Tensor | None:
-        """A few numbers of each direction, (N, 8), by which inputs are compared."""
-        if self.directions is None:
-            return None
-        mixtures = torch.randn(self.columns, _SKETCH, generator=torch.Generator().manual_seed(1))
-        return self.directions.float() @ mixtures.to(self.directions.device)
 
 
 @final
@@ -116,9 +55,10 @@ class Pulls:
     Attributes:
         sides: of the tensors, and of units behind fixed mixtures.
         lengths: of what each example adds to each tensor, (N,), by name.
-        unseen: why a trainable tensor was not looked at, by name.
-        seen: share of the trainable numbers that was looked at.
-        total: number of trainable tensors.
+        unseen: why a tensor was not looked at, by name.
+        seen: share of the numbers that was looked at.
+        total: number of trainable tensors, and of buffers that examples move.
+        statistics: names of these buffers.
     """
 
     sides: tuple[Side, ...]
@@ -126,6 +66,7 @@ class Pulls:
     unseen: Mapping[str, str]
     seen: float
     total: int
+    statistics: frozenset[str] = frozenset()
 
     @property
     def coverage(self) -> str:
@@ -135,7 +76,7 @@ class Pulls:
 
 
 def pulls_of(model: nn.Module, own: Own, *, balanced: bool = True, as_sent: bool = False) -> Pulls:
-    """What ``own`` examples add to each trainable tensor of ``model`` in its mode; it is not modified.
+    """What ``own`` examples add to each tensor that ``model`` sends in its mode; it is not modified.
 
     A parametrised weight is taken for what its parametrisations make: nobody gets more from the update of
     what they start from, which depends linearly on the weight's.
@@ -170,15 +111,21 @@ def pulls_of(model: nn.Module, own: Own, *, balanced: bool = True, as_sent: bool
     others = [name for name in trained if name not in lengths]
     unseen = _differentiate(Goal(model, balanced), own, others, sides, lengths) if others else {}
     sides += _behind_mixtures(model, own, balanced=balanced)
-    numbers = sum(p.numel() for p in trained.values())
-    missed = sum(trained[name].numel() for name in unseen)
+    # Statistics that follow the examples travel with the parameters.
+    moved = moved_by(model, [some.inputs for some in own.parts(TOGETHER)])
+    sides += [_of_statistic(name, t) for name, t in moved.added.items()]
+    unseen |= moved.unseen
+    tensors = {**trained, **moved.tensors}
+    numbers = sum(t.numel() for t in tensors.values())
+    missed = sum(tensors[name].numel() for name in unseen)
     _check_finite(lengths)
     return Pulls(
         sides=tuple(side for side in sides if side.pulls.shape[1]),
         lengths=lengths,
         unseen=unseen,
         seen=1 - missed / max(1, numbers),
-        total=len(trained),
+        total=len(tensors),
+        statistics=frozenset(moved.tensors),
     )
 
 
@@ -254,6 +201,13 @@ def _behind_mixtures(model: nn.Module, own: Own, *, balanced: bool) -> list[Side
     ]
 
 
+def _of_statistic(name: str, added: Tensor) -> Side:
+    """A running statistic is a single row, to which each example adds itself, (N, n)."""
+    lengths = torch.linalg.vector_norm(added, dim=1, keepdim=True)
+    along = F.normalize(added, dim=1, eps=_TINY)
+    return Side(name=name, pulls=lengths, sizes=lengths, directions=along, numbers=torch.arange(1), axes=())
+
+
 def _of_layer(one: LayerTrace, pulls: Tensor, directions: Tensor) -> list[Side]:
     """One side per group of units that read the same, where that is more than a few numbers."""
     groups, units = pulls.shape[1:3]
@@ -305,6 +259,11 @@ def _sides(one: LayerTrace, pulls: Tensor) -> Tensor | None:
     with torch.no_grad():
         answers: Tensor = one.layer(one.inputs)
     return answers.flatten(1) > 0
+
+
+def reads_examples(own: Own, directions: Tensor) -> bool:
+    """Whether rows read the examples as they are, up to sign and length."""
+    return _reach_of_inputs(own, directions) is not None
 
 
 def _reach_of_inputs(own: Own, directions: Tensor) -> Tensor | None:

@@ -8,6 +8,7 @@ each is a piece of it.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 from typing import Final, final
 
@@ -39,6 +40,7 @@ Rows = Axes | Piece
 """Where the rows of a tensor are."""
 FIRST: Final[Axes] = (0,)
 """Rows of a linear layer or a convolution."""
+_SKETCH: Final = 8  # numbers by which directions are compared
 _LEAST: Final = 16  # numbers of a row below which further divisions are left out
 _MOST: Final = 2048  # rows of a further division
 
@@ -81,3 +83,55 @@ def divisions(shape: Sequence[int], *, whole: bool) -> list[Axes]:
             if axes == tuple(wide[:1]) or len(wide) == 2 or not narrow:
                 found.append(axes)
     return found
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Side:
+    """One side of one tensor: its rows, and what the examples add to them.
+
+    Attributes:
+        name: of the tensor.
+        pulls: (N, R).
+        sizes: length of what each example adds to each row, (N, R): more than the pulls where a row is used
+            at several positions.
+        directions: unit vectors along which the examples pull, (N, n): what each reads, up to sign; None:
+            rows read inputs of their own (groups of a convolution).
+        numbers: of the rows in the tensor, (R,): rows that nobody reaches may be left out.
+        axes: of the tensor, or of a piece of it, that count rows; none: it is a single row.
+        reach: length of what each example's row reads, (N,), negative where ``directions`` are turned round;
+            None: it is read at several positions.
+        ratio: what the pulls were multiplied by, (N, 1), as the group reads the same in other coordinates.
+        mixed: names of the tensors whose rows a fixed mixture turns into these, which no tensor has.
+        fires: on which side of its hyperplane each row is, (N, R), where no pull vanishes (an activation with
+            a slope on both sides); None: pulls that vanish tell it.
+    """
+
+    name: str
+    pulls: Tensor
+    sizes: Tensor
+    directions: Tensor | None
+    numbers: Tensor
+    axes: Rows = FIRST
+    reach: Tensor | None = None
+    ratio: Tensor | None = None
+    mixed: tuple[str, ...] = ()
+    fires: Tensor | None = None
+
+    @property
+    def layer(self) -> str:
+        """The layer that the tensor is the weight of; a parameter by itself: its own name."""
+        return self.name.removesuffix("weight").removesuffix(".") or self.name
+
+    @property
+    def columns(self) -> int:
+        """n; 0: unknown."""
+        return 0 if self.directions is None else self.directions.shape[1]
+
+    @cached_property
+    def sketch(self) -> Tensor | None:
+        """A few numbers of each direction, (N, 8), by which inputs are compared."""
+        if self.directions is None:
+            return None
+        mixtures = torch.randn(self.columns, _SKETCH, generator=torch.Generator().manual_seed(1))
+        return self.directions.float() @ mixtures.to(self.directions.device)

@@ -112,8 +112,10 @@ class _Preflight:
             network = load_received(network, received)
         trained = models.name_tensors(tensors_of(sent), network)
         examples = self._used(report.context, lookout)
-        parameters = [name for name, _ in network.named_parameters() if name in trained and name in received]
-        update = difference({n: trained[n] for n in parameters}, {n: received[n] for n in parameters})
+        # Running statistics travel with the parameters, and a server may read them, too.
+        state = [name for name, t in network.state_dict().items() if t.is_floating_point()]
+        names = [name for name in state if name in trained and name in received]
+        update = difference({n: trained[n] for n in names}, {n: received[n] for n in names})
         memory = self._memory.get(report.context.node_id)
         try:
             outcome = preflight(update, network, *examples, watched=layers, memory=memory)
@@ -129,7 +131,8 @@ class _Preflight:
             return self._remember(reply, network, update, report)
         closed = mitigate(update, network, (*examples, layers), memory=memory) if settings.mitigated else None
         if closed is not None and closed.update is not None:
-            changed = {**trained, **{n: received[n] + t for n, t in closed.update.items()}}
+            kept = {name: received[name] for name in names}  # what the remedy left out is not sent
+            changed = {**trained, **kept, **{n: received[n] + t for n, t in closed.update.items()}}
             put_tensors(sent, list(changed.values()))
             report.add("sent", [closed.summary, *also])
             return self._remember(reply, network, closed.update, report)
