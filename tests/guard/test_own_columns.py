@@ -136,8 +136,8 @@ def test_a_buffer_that_examples_move_in_an_unknown_way_is_not_looked_at(dealt):
 
 def test_columns_of_a_scale_are_seen_too(dealt):
     """A scale is one row: its numbers are columns."""
-    first, second, _ = columns.gated(dealt.known, 0).children()
-    model = Scaled(nn.Sequential(nn.Flatten(), first, nn.ReLU(), second, nn.ReLU()))
+    gated = columns.gated(dealt.known, 0)
+    model = Scaled(nn.Sequential(nn.Flatten(), gated.first, nn.ReLU(), gated.second, nn.ReLU()))
     assert given_by(model, own_of(dealt), "scale") > 0.2
 
 

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from glasshouse.guard.layers.standing import Leak
 from glasshouse.guard.pursuit.groups import Group
-from glasshouse.guard.pursuit.judge import Responses, cells_of
-from glasshouse.guard.pursuit.limits import SEARCHED, VISIBLE
+from glasshouse.guard.pursuit.judge import Responses, cells_of, dominance
+from glasshouse.guard.pursuit.limits import ROUNDING, SEARCHED, VISIBLE
 from glasshouse.guard.pursuit.rows import FIRST, Side
 from glasshouse.guard.pursuit.search import ReadOuts, search
 
@@ -84,7 +84,8 @@ def find_columns(
 def find_crossed(groups: Iterable[Group], count: int, turns: Sequence[tuple[Tensor, Tensor]]) -> list[str]:
     """Tensors in which most examples fill columns of some row, or combination of rows, alone.
 
-    Which rows and columns a server reads together cannot be told from an update: none of them is named.
+    Which rows and columns a server reads together cannot be told from an update: none of them is named. Of
+    fewer than ``SEARCHED`` examples some are alone where any row and any column meet, in every model.
 
     Args:
         groups: of tensors that read features.
@@ -94,16 +95,19 @@ def find_crossed(groups: Iterable[Group], count: int, turns: Sequence[tuple[Tens
     found: dict[str, None] = {}
     for group in groups:
         read = group.sides[0].directions
-        if read is None or read.shape[1] < FEWEST or group.pulls.shape[1] < 2:
+        if read is None or read.shape[1] < FEWEST or group.pulls.shape[1] < 2 or count < SEARCHED:
             continue
         for where, judged in turns:
             few = where[:SEARCHED]
             fires = None if group.fires is None else group.fires[few]
             rows = Responses.of(group.pulls[:count], search(group.pulls[few], fires))
             columns = Responses.of(read[:count], search(read[few]))
+            # Whom a row gives away by itself is named by that.
+            is_told = dominance(rows.energy[:count], ROUNDING**2 * rows.parts[:count].sum(0)) > VISIBLE
             own = torch.zeros(count, read.shape[1], dtype=torch.bool)
             for cells in cells_of(rows, columns, torch.arange(count)):
-                own[cells.example[cells.is_clear], columns.first[cells.column[cells.is_clear]]] = True
+                crossed = cells.is_clear & ~is_told[cells.example, cells.row]
+                own[cells.example[crossed], columns.first[cells.column[crossed]]] = True
             alone = own.sum(1) >= max(FEWEST, read.shape[1] // CROSSED)
             if float(alone[judged].double().mean()) > OFTEN:
                 found |= dict.fromkeys(group.names)

@@ -302,14 +302,16 @@ def _recording(model: nn.Module) -> Iterator[list[_Call]]:
 @contextmanager
 def left_as_it_was(model: nn.Module) -> Iterator[None]:
     """Restore running statistics and the random state afterwards."""
-    before = [(t, t.clone()) for t in model.buffers()]
+    parts = [part._buffers for part in model.modules()]
+    before = [(own, key, t, t.clone()) for own in parts for key, t in own.items() if t is not None]
     try:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(0)
             yield
     finally:
-        for t, value in before:
+        for own, key, t, value in before:
             t.copy_(value)
+            own[key] = t  # a pass may have put another tensor in its place
 
 
 def _check(logits: Tensor, labels: Tensor) -> None:
