@@ -12,7 +12,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import glasshouse as gh
-from glasshouse.errors import BadFile, BadScenario, BadValue
+from glasshouse.errors import BadFile, BadScenario, BadValue, Inapplicable
+from glasshouse.modalities.row import Column, Row
 from glasshouse.models.memory import keep
 from glasshouse.registry import import_factory
 from glasshouse.settings import Optimizer, Training
@@ -394,3 +395,13 @@ def test_a_pattern_that_names_nothing_is_refused_in_a_view(key):
     training = Training(mode="training", **{key: ("bn*",)})
     with pytest.raises(BadValue, match=rf"training\.{key}: patterns .*\n +got +'bn.'\n +fix +its layers: 0"):
         gh.view(net, update, input_shape=(1, 8, 8), training=training)
+
+
+@pytest.mark.parametrize("attack", ["linear_input", "label_inference"])
+def test_a_network_that_is_one_layer_is_told_to_be_wrapped(attack):
+    table = Row(columns=tuple(Column(name=f"c{i}", kind="continuous") for i in range(3)))
+    layer, row = nn.Linear(3, 2), torch.rand(1, 3)
+    gradient = torch.autograd.grad(F.cross_entropy(layer(row), torch.tensor([1])), layer.parameters())
+    with pytest.raises(Inapplicable, match=r"nn.Sequential\(net\)"):
+        gh.attack(attack)(gh.view(layer, gradient, inputs=table))
+    assert gh.attack(attack)(gh.view(nn.Sequential(layer), gradient, inputs=table))

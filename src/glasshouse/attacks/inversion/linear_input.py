@@ -23,7 +23,7 @@ from glasshouse.attacks.base import Claim, Needs
 from glasshouse.attacks.parts.labels import known_labels
 from glasshouse.attacks.parts.local_steps import LINEAR, ON_MLP, update_needs
 from glasshouse.attacks.parts.matching.exact import claim_images
-from glasshouse.attacks.parts.replica import Replica, replica
+from glasshouse.attacks.parts.replica import ALONE, Replica, replica
 from glasshouse.errors import Inapplicable
 from glasshouse.models.build import build
 from glasshouse.registry import Card, Offer
@@ -116,6 +116,6 @@ def find_first_linear(
             needs="a first layer that is linear, sees all pixels, and sends weight and bias",
             got=f"'{name}', a {type(module).__name__}"
             + ("" if sent else ", not sent with both weight and bias"),
-            fix=FIX,
+            fix=FIX if name else ALONE,
         )
     raise Inapplicable(subject, needs="a model with layers", got="none", fix=FIX)

@@ -29,6 +29,7 @@ from glasshouse.tensors import check_finite, device_of, scale_tensors
 from glasshouse.transcript.view import View
 from glasshouse.wire import CONTROL, Broadcast, Terms, Update
 
+ALONE: Final = "hand over nn.Sequential(net): a network that is one layer has no layers with names"
 LEVEL: Final = 0.1
 """See :meth:`Replica.clamped_gradient`."""
 
@@ -272,7 +273,9 @@ class Replica:
                 f"the last layer of '{self.terms.architecture.name}'",
                 needs="a linear layer that computes the outputs",
                 got="none",
-                fix="use an attack that needs no label inference, or another model",
+                fix=ALONE
+                if "weight" in self.received
+                else "use an attack that needs no label inference, or another model",
             )
         return fitting[-1]
 
