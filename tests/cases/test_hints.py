@@ -405,3 +405,17 @@ def test_a_network_that_is_one_layer_is_told_to_be_wrapped(attack):
     with pytest.raises(Inapplicable, match=r"nn.Sequential\(net\)"):
         gh.attack(attack)(gh.view(layer, gradient, inputs=table))
     assert gh.attack(attack)(gh.view(nn.Sequential(layer), gradient, inputs=table))
+
+
+def test_check_says_that_an_attack_reads_updates_of_one_example():
+    """It was valid, and the audit ended with a refusal for every client."""
+    several = mine(
+        attacks=["linear_input"], model={"name": "mlp"}, data={"examples": 4, "auxiliary": 15, "heldout": 15}
+    )
+    several["federation"] = {"clients": 3, "batch_size": 4}
+    with pytest.raises(BadScenario, match="exactly 1 example; got updates of 4 examples"):
+        gh.check(several)
+    both = {**several, "attacks": ["linear_input", "label_inference"]}
+    assert [refusal.got for _, refusal in gh.check(both).refusals] == ["updates of 4 examples"]
+    several["federation"]["batch_size"] = 1
+    gh.check(several)

@@ -60,6 +60,7 @@ class Needs:
         optimizers: traits (``settings.Optimizer``) that it undoes or repeats; with others it is refused.
         modalities: names of the kinds of examples that it can claim or search; empty: any.
         continuous: it moves or reads the numbers of examples, and sentences have none.
+        alone: it reads updates of one example, and refuses others.
         one_label: every example has one of K classes (``Task.one_label``).
         repeats: it repeats the clients' training, and has no power where a capture shows other terms.
         twice: it differentiates the gradient of the network again.
@@ -76,6 +77,7 @@ class Needs:
     optimizers: frozenset[str] = frozenset({"sgd"})
     modalities: frozenset[str] = frozenset()
     continuous: bool = False
+    alone: bool = False
     one_label: bool = False
     repeats: bool = False
     twice: bool = False

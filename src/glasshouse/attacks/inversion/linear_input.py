@@ -50,7 +50,7 @@ class LinearInput:
         control=ON_MLP,
         offers=(Offer(strength=0.95),),
     )
-    needs: ClassVar[Needs] = update_needs(LINEAR, repeats=False)
+    needs: ClassVar[Needs] = update_needs(LINEAR, repeats=False, alone=True)
     budget: ClassVar[None] = None
 
     def check_model(self, architecture: Architecture) -> None:

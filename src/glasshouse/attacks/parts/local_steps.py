@@ -52,6 +52,7 @@ def update_needs(
     *uses: str,
     repeats: bool = True,
     modalities: frozenset[str] = frozenset(),
+    alone: bool = False,
     one_label: bool = False,
     twice: bool = False,
 ) -> Needs:
@@ -63,6 +64,7 @@ def update_needs(
         uses=frozenset(uses),
         modalities=modalities,
         continuous=not modalities,
+        alone=alone,
         one_label=one_label,
         repeats=repeats,
         twice=twice,

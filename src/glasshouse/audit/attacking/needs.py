@@ -7,6 +7,7 @@ from typing import Final, cast
 
 from glasshouse.attacks.base import Attack, Claim, Needs
 from glasshouse.attacks.budget import Budget
+from glasshouse.data.partition import BELONGS
 from glasshouse.errors import GlasshouseError
 from glasshouse.interfaces import traits_if_known
 from glasshouse.models.derivatives import second_derivative_fault
@@ -115,9 +116,10 @@ def stepping_of(sends: Kind, optimizer: Optimizer, training: Training) -> frozen
 
 def foresee_refusal(scenario: Scenario, attack: Plugin) -> Refusal | None:
     """As :func:`find_refusal`, from a scenario without axes, before anything is simulated."""
-    return first_unmet_need(
-        declared(attack)[0],
-        f"attack '{attack.label or attack.name}'",
+    needs, subject = declared(attack)[0], f"attack '{attack.label or attack.name}'"
+    refusal = first_unmet_need(
+        needs,
+        subject,
         threat=threat_of(scenario),
         granted=promised_grants(scenario),
         protocol=scenario.federation.protocol,
@@ -126,6 +128,22 @@ def foresee_refusal(scenario: Scenario, attack: Plugin) -> Refusal | None:
             scenario.federation.kind, scenario.federation.optimizer, scenario.federation.local
         ),
     )
+    if refusal is None and needs.alone and (behind := fewest_behind(scenario)) > 1:
+        return Refusal(
+            subject=subject,
+            needs="an update computed from exactly 1 example",
+            got=f"updates of {behind} examples",
+            fix="set federation.batch_size = 1, or use inverting_gradients",
+        )
+    return refusal
+
+
+def fewest_behind(scenario: Scenario) -> int:
+    """Smallest number of examples behind an update; 1 where messages or a partition decide it."""
+    federation, data = scenario.federation, scenario.data
+    if scenario.captured or data.partition in BELONGS.values():
+        return 1
+    return min(federation.batch_size, data.examples) if federation.kind == "gradient" else data.examples
 
 
 def promised_grants(scenario: Scenario) -> tuple[str, ...]:
