@@ -15,7 +15,7 @@ def test_a_network_with_statistics_is_tried_in_both_modes_unless_the_mode_is_kno
     one = examiner.Examiner(folder=tmp_path)
     judged = one.examine_behaviour(0, model, examples, is_mode_known=known)
     assert judged.verdict == "passed"
-    assert judged.coverage == "looked at 6 of 6 tensors, 100 %"
+    assert judged.coverage == "looked at 8 of 8 tensors, 100 %"
     assert len(list(tmp_path.glob("*.honest.json"))) == modes
     assert model.training
     again = examiner.Examiner(folder=tmp_path).examine_behaviour(0, model, examples, is_mode_known=known)
