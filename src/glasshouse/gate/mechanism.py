@@ -48,7 +48,10 @@ class Noise:
     """
 
     def __init__(self) -> None:
-        cipher = Cipher(algorithms.ChaCha20(secrets.token_bytes(32), secrets.token_bytes(16)), mode=None)
+        # The first four bytes count blocks: from 0 they last for 256 GiB, from a random number perhaps not for
+        # one message.
+        nonce = bytes(4) + secrets.token_bytes(12)
+        cipher = Cipher(algorithms.ChaCha20(secrets.token_bytes(32), nonce), mode=None)
         self._stream = cipher.encryptor()
 
     def draw(self, count: int) -> Flat:
