@@ -48,8 +48,8 @@ class Noise:
     """
 
     def __init__(self) -> None:
-        # The first four bytes count blocks: from 0 they last for 256 GiB, from a random number perhaps not for
-        # one message.
+        # The first four bytes count blocks: from 0 they last for 256 GiB, from a random number perhaps not
+        # for one message.
         nonce = bytes(4) + secrets.token_bytes(12)
         cipher = Cipher(algorithms.ChaCha20(secrets.token_bytes(32), nonce), mode=None)
         self._stream = cipher.encryptor()
