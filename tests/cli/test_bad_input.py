@@ -219,8 +219,8 @@ CASES: list[Case] = [
     ("corrupt weights", corrupt_weights, "w.safetensors"),
     ("pre-training without data", running("model.pretraining.epochs=1"), "public"),
     # the run
-    ("an update that is not finite", running('federation.protocol="fedavg"', "federation.learning_rate=1e29",
-     "data.examples=4", "federation.local_epochs=4"), "not finite"),
+    ("an update that is not finite", running('attacks=["inverting_gradients"]', "federation.local_epochs=4",
+     'federation.protocol="fedavg"', "federation.learning_rate=1e29", "data.examples=4"), "not finite"),
     ("a folder that holds a run", occupied, "--resume"),
     ("a resume of another scenario", resumed_elsewhere, "another scenario"),
     ("a device that is not there", lambda p: [*running()(p), "--device", "mps"], "device"),

@@ -115,8 +115,10 @@ CASES: list[Case] = [
     ("a malicious server that changes nothing", (attack("loki"),), "attacks", "changes"),
     ("nobody sees a sum or an update", (attack("nex"), 'threat.sees=["broadcast"]'), "attacks",
      "aggregate or update"),
-    ("a convolution comes first", (attack("linear_input"), 'model={name = "lenet5"}'), "attacks",
-     "first layer that is linear"),
+    ("a convolution comes first", (attack("linear_input"), 'model={name = "lenet5"}',
+     "federation.batch_size=1"), "attacks", "first layer that is linear"),
+    ("a read-out of one example of several", (attack("linear_input"), 'model={name = "mlp"}',
+     "federation.batch_size=4"), "attacks", "exactly 1 example"),
     ("a head of one layer", (attack("nex"), 'model={name = "convnet"}'), "attacks", "linear layers"),
     # the federation
     ("a cohort of half a client", ("federation.cohort=0.1",), "federation.cohort", "at least one"),
