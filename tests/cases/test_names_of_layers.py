@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
+from torch.nn import functional as F
 
 import glasshouse as gh
-from glasshouse.errors import BadScenario
+from glasshouse.errors import BadScenario, BadValue
 
 DATA = np.random.default_rng(0).integers(0, 256, (60, 8, 8), dtype=np.uint8), np.arange(60) % 4
 
@@ -56,3 +58,31 @@ def test_personal_layers_need_local_steps():
     sends_gradients["federation"] |= {"protocol": "fedsgd", "local_epochs": 1}
     with pytest.raises(BadScenario, match="nothing where clients take no local steps"):
         gh.check(sends_gradients, data=DATA, model=net(), probe=False)
+
+
+class Holder(nn.Module):
+    """A network whose layers stand under one name, as in most modules of Lightning."""
+
+    def __init__(self, name):
+        super().__init__()
+        self.name = name
+        self.add_module(name, nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)))
+
+    def forward(self, x):
+        return getattr(self, self.name)(x.flatten(1))
+
+
+@pytest.mark.parametrize("name", ["net", "model", "module", "network", "layers", "wrapped", "head", "logits"])
+def test_layers_may_stand_under_any_usual_name(name):
+    network, picture = Holder(name), torch.rand(1, 1, 2, 3)
+    slopes = torch.autograd.grad(F.cross_entropy(network(picture), torch.tensor([1])), network.parameters())
+    seen = gh.view(network, slopes, input_shape=(1, 2, 3))
+    (claim,) = gh.attack("linear_input")(seen)
+    assert torch.allclose(claim.inputs, picture, atol=1e-5)
+    assert claim.labels.tolist() == [1]
+    assert len(gh.attack("inverting_gradients", search={"iterations": 2, "restarts": 1})(seen)) == 1
+
+
+def test_a_name_that_an_audit_uses_itself_is_refused():
+    with pytest.raises(BadValue, match="one named 'representation'"):
+        gh.adapt(Holder("representation"))

@@ -73,7 +73,7 @@ def architecture(name: str) -> Architecture:
 @pytest.mark.parametrize("name", ["clinic", "vit"])
 def test_the_names_of_the_tensors_stay(nets, name):
     model = build(architecture(name), rng=Rng.root(0))
-    assert list(model.state_dict()) == list(model.net.state_dict())
+    assert list(model.state_dict()) == list(model.wrapped_network.state_dict())
     assert not any(key.startswith("normalize") for key in model.state_dict())
 
 
@@ -93,7 +93,7 @@ def test_a_copy_is_independent_and_whole(nets):
         twin.get_parameter("token").add_(1.0)
     x = torch.rand(2, 1, 8, 8)
     assert not torch.equal(twin.eval()(x), model.eval()(x))
-    assert torch.equal(twin.net.token, twin.get_parameter("token"))
+    assert torch.equal(twin.wrapped_network.token, twin.get_parameter("token"))
 
 
 def test_functional_calls_reach_parameters_of_the_top_level(nets):
@@ -113,7 +113,7 @@ def test_training_mode_reaches_the_network(nets):
     x = torch.rand(4, 1, 8, 8)
     model.eval()
     assert torch.equal(model(x), model(x))
-    assert not model.net.training
+    assert not model.wrapped_network.training
     model.train()
     assert not torch.equal(model(x), model(x))  # dropout
 

@@ -231,10 +231,10 @@ def test_a_model_of_the_users_own(my_nets):
 
 def test_the_class_of_a_plain_network_is_called_as_it_is_and_normalised_outside(my_nets):
     model = build(architecture("my_nets:Plain", width=8, mean=0.5, std=0.25), rng=Rng.root(1))
-    assert model.net.width == 8
+    assert model.wrapped_network.width == 8
     assert "normalize" in dict(model.named_children())
     blank = torch.full((1, 3, 32, 32), 0.75)
-    assert torch.equal(model(blank), model.net(torch.ones_like(blank)))
+    assert torch.equal(model(blank), model.wrapped_network(torch.ones_like(blank)))
     assert "normalize" not in dict(build(architecture("my_nets:Plain")).named_children())
     with pytest.raises(BadValue, match="arguments among mean, std, width"):
         build(architecture("my_nets:Plain", depth=2))

@@ -34,21 +34,29 @@ class AdaptedNetwork(nn.Module):
     It shares the network's parameters, buffers and sub-modules under their original names.
 
     Attributes:
-        net: the network itself.
+        wrapped_network: the network itself, by a name that no sub-module has.
         head_name: name of the linear layer that computes the outputs; empty: there is none.
         head_is_told: it was named by whoever adapted the network.
     """
 
-    net: nn.Module
+    wrapped_network: nn.Module
 
     def __init__(
         self, net: nn.Module, *, head: str, told: bool, normalize: Normalize | None, logits: Logits | None
     ) -> None:
-        self.__dict__["net"], training = net, net.training  # no sub-module: its tensors keep their names
+        # No sub-module, so that tensors keep their names; nor a name that one has, as 'net' in many networks.
+        self.__dict__["wrapped_network"], training = net, net.training
         super().__init__()
         if normalize is not None:
             self.normalize = normalize  # attacks look it up by this name; not part of the state_dict
         for name, child in net.named_children():
+            if hasattr(AdaptedNetwork, name):
+                raise BadValue(
+                    _subject(net),
+                    needs="layers by other names than what an audit asks of a network",
+                    got=f"one named '{name}'",
+                    fix="rename it, or hand over nn.Sequential(net)",
+                )
             self.add_module(name, child)
         for name in ("_parameters", "_buffers", "_non_persistent_buffers_set"):
             self.__dict__[name] = vars(net)[name]  # shared dictionaries: replacements affect both modules
@@ -61,28 +69,28 @@ class AdaptedNetwork(nn.Module):
         """Replace a sub-module (as DP-SGD does), or set the mode, in the wrapped network as well."""
         super().__setattr__(name, value)
         if (isinstance(value, nn.Module) and name != "normalize") or name == "training":
-            setattr(self.net, name, value)
+            setattr(self.wrapped_network, name, value)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "AdaptedNetwork":
         """Without the graphs of tensors that the network keeps of its last pass."""
         other = AdaptedNetwork.__new__(AdaptedNetwork)
-        memo |= {id(self): other, **memo_of(self.net)}
+        memo |= {id(self): other, **memo_of(self.wrapped_network)}
         other.__dict__.update(copy.deepcopy(self.__dict__, memo))
         return other
 
     def forward(self, x: Tensor) -> Tensor:
         """Inputs (B, ...) → outputs (B, ...), for a classifier logits (B, K)."""
         output = self.returned(x)
-        outputs = _outputs_of(output, self.net) if self._logits is None else self._logits(output)
+        outputs = _outputs_of(output, self.wrapped_network) if self._logits is None else self._logits(output)
         # Losses and scores are computed in single precision, as training in half precision does.
         return outputs.float() if outputs.dtype in (torch.float16, torch.bfloat16) else outputs
 
     def returned(self, x: Tensor) -> Any:
         """What the network itself returns for inputs (B, ...)."""
         x = self.normalize(x) if self._normalizes else x
-        own = next((p.dtype for p in self.net.parameters() if p.is_floating_point()), x.dtype)
+        own = next((p.dtype for p in self.wrapped_network.parameters() if p.is_floating_point()), x.dtype)
         with sdpa_kernel(SDPBackend.MATH):  # fused attention cannot be differentiated twice
-            return self.net(x.to(own) if x.is_floating_point() else x)
+            return self.wrapped_network(x.to(own) if x.is_floating_point() else x)
 
     @property
     def chooses(self) -> bool:
@@ -99,7 +107,7 @@ class AdaptedNetwork(nn.Module):
         """The input of the layer that computes the logits, (B, D)."""
         if not self.head_name:
             raise Inapplicable(
-                _subject(self.net),
+                _subject(self.wrapped_network),
                 needs="a linear layer that computes the outputs, whose input is the representation",
                 got="none",
                 fix="choose metrics and attacks that need no representation",
@@ -113,7 +121,7 @@ class AdaptedNetwork(nn.Module):
     def train(self, mode: bool = True) -> "AdaptedNetwork":
         """As for any module, by the network's own method, which may keep layers in another mode."""
         super().train(mode)
-        self.net.train(mode)
+        self.wrapped_network.train(mode)
         return self
 
 
@@ -231,7 +239,7 @@ def check_place(net: nn.Module, example: Tensor) -> None:
     if later := [place for place, names in enumerate(reached) if place and names > reached[0]]:
         entry = f"output[{later[0]}]"
         raise BadValue(
-            _subject(net.net),
+            _subject(net.wrapped_network),
             needs="its logits first in the tuple that it returns",
             got=f"first a tensor from which number {later[0] + 1} of the tuple is computed",
             fix=f"say where they are: glasshouse.adapt(net, logits=lambda output: {entry}), or output[0]",
@@ -257,7 +265,7 @@ def check_modes(net: nn.Module, examples: Tensor) -> None:
         first = "output[0]" if isinstance(trained, tuple | list) else "output['logits']"
         choice = f"{first} if isinstance(output, {type(trained).__name__}) else output"
         raise BadValue(
-            _subject(net.net),
+            _subject(net.wrapped_network),
             needs=f"in training mode, in which clients train it, {usual} as in evaluation",
             got=got,
             fix="leave auxiliary outputs out (aux_logits=False), or train in mode evaluation; where the loss "

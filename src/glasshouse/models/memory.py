@@ -52,7 +52,7 @@ def keep(net: nn.Module) -> str:
     """
     check_handed_over(net)
     model = copied(net).cpu()
-    own = model.net if isinstance(model, AdaptedNetwork) else model
+    own = model.wrapped_network if isinstance(model, AdaptedNetwork) else model
     kind = type(own)
     content = [dict(model.state_dict()), repr(model), _source(kind), _behaviour(model, own)]
     model = model if isinstance(model, SplitModel) else adapt(model)
