@@ -96,6 +96,17 @@ def test_numpys_counts_are_numbers_too():
     assert (number.name, number.value, number.column) == ("count", 7.0, "age")
 
 
+@pytest.mark.parametrize(
+    "told",
+    [{"histogram": {"train": {"age": 3}}}, {"histogram": {"train": {"age": Histogram(0, [(1.0, "a", 2)])}}},
+     {"sum": {"train": {"age": float("nan")}}}, {"sum": {"train": 4}}, {"sum": [1]}, 7,
+     {"count": {"train": {"age": "many"}}}],
+)  # fmt: skip
+def test_what_a_site_lays_out_otherwise_is_passed_over(told):
+    """The gate and the capture read every message so: none may end them."""
+    assert stated_in(DXO(DataKind.STATISTICS, data={"x": told}), {"x": told}) == {}
+
+
 def test_one_of_several_data_sets_is_chosen():
     told = {"train": (1,), "test": (2,)}
     with pytest.raises(BadValue, match="data_set='train'"):

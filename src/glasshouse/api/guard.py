@@ -1,7 +1,6 @@
 """Inspection of a received model, in any form, before a client trains on it."""
 
 import copy
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from glasshouse.api import AGREED
 from glasshouse.data.sources import load as load_data
 from glasshouse.errors import BadFile, BadValue, in_a_line
 from glasshouse.guard.fit import Fit
-from glasshouse.guard.forms import is_statistic, without_prefix
+from glasshouse.guard.forms import by_position, is_statistic, without_prefix
 from glasshouse.guard.inspect import Seen, inspect
 from glasshouse.guard.pursuit.examples import Own
 from glasshouse.guard.pursuit.inspect import HonestRanges, inspect_in_modes
@@ -62,7 +61,6 @@ _GIVE: Final = (
     "give the model's state_dict, or its arrays; of Flower: record.to_torch_state_dict(), "
     "flwr.common.parameters_to_ndarrays(parameters)"
 )
-_POSITION: Final = re.compile(r"arr_(\d+)")  # what numpy.savez calls arrays without names
 
 
 @as_torch_starts()
@@ -298,9 +296,8 @@ def tensors_of(model: Received, names: Sequence[Sequence[str]] = ()) -> Mapping[
     if isinstance(model, nn.Module):
         return state(model)
     weights: Any = read_weights(Path(model)) if isinstance(model, str | Path) else model
-    # What has no names is saved by position (0, 1, ... or arr_0, ...): it is a list.
-    if isinstance(weights, Mapping) and weights and all(_POSITION.fullmatch(str(key)) for key in weights):
-        weights = [weights[key] for key in sorted(weights, key=lambda k: int(str(k).removeprefix("arr_")))]
+    if isinstance(weights, Mapping) and (in_order := by_position(weights)) is not None:
+        weights = in_order
     if isinstance(weights, Lazy):
         return weights
     if isinstance(weights, Mapping):

@@ -1,6 +1,5 @@
 """An update as people hand it over, as tensors by the names of a network's parameters."""
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
@@ -8,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from glasshouse.errors import BadValue
-from glasshouse.guard.forms import is_statistic, without_prefix
+from glasshouse.guard.forms import by_position, is_statistic, without_prefix
 from glasshouse.models.base import evaluated
 from glasshouse.tensors import tensor_of
 from glasshouse.wire import Kind
@@ -16,8 +15,6 @@ from glasshouse.wire import Kind
 __all__ = ["named_update"]
 
 _SUBJECT: Final = "update in memory"
-_POSITION: Final = re.compile(r"arr_\d+")
-"""What ``numpy.savez`` calls arrays without names."""
 _ORDER: Final = "give them by name, or in the order of model.parameters()"
 
 
@@ -76,8 +73,8 @@ def _by_name(update: Any, parameters: Mapping[str, Tensor], state: Mapping[str, 
     Raises:
         BadValue: neither a mapping nor a list of as many as there are parameters, or entries of the state.
     """
-    if isinstance(update, Mapping) and update and all(_POSITION.fullmatch(str(key)) for key in update):
-        update = [update[key] for key in sorted(update, key=lambda key: int(str(key).removeprefix("arr_")))]
+    if isinstance(update, Mapping) and (in_order := by_position(update)) is not None:
+        update = in_order
     if isinstance(update, Mapping):
         return {str(name): value for name, value in update.items()}
     if not isinstance(update, Sequence) or isinstance(update, str | bytes):

@@ -7,7 +7,7 @@ compute with.
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from torch import Tensor
 
@@ -17,6 +17,7 @@ COMPILED: Final = "_orig_mod."
 """What ``torch.compile`` puts into names, at any level."""
 STATISTICS: Final = ("running_mean", "running_var", "num_batches_tracked")
 """Last parts of the names of tensors that are no parameters and that lists of trainable arrays leave out."""
+_POSITION: Final = re.compile(r"arr_\d+")
 _PAIRS: Final = (
     (re.compile(r"lora_B(?=\.|$)"), "lora_A"),
     (re.compile(r"lora_b(?=\.|$)"), "lora_a"),
@@ -25,6 +26,18 @@ _PAIRS: Final = (
 )
 """Adapters that start at zero by the method's definition, and the partner that does not."""
 _NEW_NORM: Final = ".parametrizations."
+
+
+def by_position(tensors: Mapping[str, Any]) -> list[Any] | None:
+    """Arrays that were saved without names, as by ``numpy.savez``, in their order; None: they have names.
+
+    Examples:
+        >>> by_position({"arr_10": "k", "arr_2": "c"}), by_position({"weight": "w"})
+        (['c', 'k'], None)
+    """
+    if not tensors or not all(_POSITION.fullmatch(str(name)) for name in tensors):
+        return None
+    return [tensors[name] for name in sorted(tensors, key=lambda name: int(str(name).removeprefix("arr_")))]
 
 
 def without_prefix(tensors: Mapping[str, Tensor], names: frozenset[str]) -> tuple[Mapping[str, Tensor], str]:

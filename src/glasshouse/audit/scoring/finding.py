@@ -425,7 +425,8 @@ def bound_of(
     else:
         low, high = metric.range
         # A guess at what has no known chance may hit more rarely than once in these victims.
-        rare = chance is None and metric.unit == "share"
+        is_share = metric.unit == "share" and metric.higher_leaks and (low, high) == (0.0, 1.0)
+        rare = chance is None and is_share
         best = _best_guess(metric, scored, chance, rng, share=rare)
         if best is None:
             return None

@@ -4,6 +4,7 @@ A site answers in two passes: counts, sums, means and extremes, then histograms 
 mean. Each names statistic, data set and column: ``{"sum": {"train": {"age": 311.5}}}``.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from numbers import Real
 from typing import Any, Final
@@ -41,13 +42,24 @@ def _numbers(told: object) -> Iterator[tuple[str, Statistic]]:
         for data_set, by_column in _items(by_set):
             for column, value in _items(by_column):
                 if statistic == _HISTOGRAM:
-                    for low, high, count in (tuple(one)[:3] for one in value.bins):
-                        made = Statistic(
-                            name="bin", value=float(count), column=column, low=float(low), high=float(high)
-                        )
-                        yield data_set, made
-                elif statistic in _NAMES and isinstance(value, Real):  # numpy's too
+                    for low, high, count in _bins(value):
+                        yield data_set, Statistic(name="bin", value=count, column=column, low=low, high=high)
+                elif statistic in _NAMES and _is_number(value):
                     yield data_set, Statistic(name=_NAMES[statistic], value=float(value), column=column)
+
+
+def _bins(histogram: object) -> list[tuple[float, float, float]]:
+    """Lower end, upper end and count of every bin; none of what is no histogram."""
+    bins = getattr(histogram, "bins", ())
+    whole = isinstance(bins, list | tuple) and all(isinstance(one, tuple) and len(one) == 3 for one in bins)
+    if not whole or not all(_is_number(number) for one in bins for number in one):
+        return []
+    return [(float(low), float(high), float(count)) for low, high, count in bins]
+
+
+def _is_number(value: object) -> bool:
+    """Whether it is a finite number, Python's or numpy's: a site may send anything."""
+    return isinstance(value, Real) and math.isfinite(value)
 
 
 def _items(value: object) -> Iterator[tuple[str, Any]]:
